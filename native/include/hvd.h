@@ -153,7 +153,8 @@ typedef struct hvd_engine hvd_engine;
  * be closed afterwards.  The board is MADV_DONTFORK. */
 HVD_API hvd_status hvd_engine_open(int board_fd, hvd_arena *own, uint32_t local_index, const int *arena_fds,
                                    uint32_t n, hvd_engine **out);
-/* Fails what is open with HVD_E_CANCELLED, waits for own threads to leave, unmaps.  Staging memory is given back. */
+/* Fails what is open with HVD_E_CANCELLED, waits for own threads to leave, unmaps.  Staging memory is given back, but data of
+ * pull rounds that a peer may still read stays where it is until the next hvd_engine_open on this arena. */
 HVD_API void hvd_engine_close(hvd_engine *engine);
 /* Text given to hvd_board_fail, "" if none; returns its length. */
 HVD_API uint32_t hvd_engine_reason(hvd_engine *engine, char *out, uint32_t capacity);
@@ -179,7 +180,8 @@ HVD_API hvd_status hvd_op_pull(hvd_engine *engine, const hvd_segment *segments, 
  * parked (it may or may not have been seen as arrived); bind it again, to this or another plan, or fail it.
  * When the ring of rounds is full the op arrives later, by any later call of this process. *round receives the round. */
 HVD_API hvd_status hvd_op_bind(hvd_engine *engine, hvd_op op, uint64_t offset, uint64_t *round);
-/* Takes a bound op that cannot finish (its round is at or above the limit and never opened) off its round: unbound again. */
+/* Takes a bound op that cannot finish (its round is at or above the limit and never opened) off its round: unbound again.
+ * HVD_E_INVALID when the round has opened: it will finish or fail by itself, the op stays. */
 HVD_API hvd_status hvd_op_unbind(hvd_engine *engine, hvd_op op);
 /* Fast path: hvd_op_reduce with one segment + hvd_op_bind in one call. HVD_MARKED as there (then *out is a parked op). */
 HVD_API hvd_status hvd_op_reduce_bound(hvd_engine *engine, uint64_t offset, const void *in, void *out_buffer, uint64_t bytes, uint32_t flags,
