@@ -1,0 +1,77 @@
+"""The settings of a training process: the only module of the bindings that reads the environment.
+
+A launcher puts them there (see docs/environment.md); arguments of calls win over them.  Values are read when they are
+asked for, not at import, so that a test or a notebook may set them first.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from horovod.common.exceptions import StartError
+
+__all__ = ["DEFAULT_ARENA_BYTES", "Settings", "dynamic_process_sets", "enable_dynamic_process_sets", "read_settings"]
+
+# Address space, not memory: pages exist only where they are touched.
+DEFAULT_ARENA_BYTES = 256 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a process knows before init; ``agent`` is empty where no agent was named."""
+
+    rank: int
+    size: int
+    agent: str
+    nonce: str
+    arena_bytes: int
+    dynamic_process_sets: bool
+    timeline: str
+
+
+def _integer(name: str, default: int) -> int:
+    text = os.environ.get(name, "").strip()
+    if not text:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise StartError(f"The environment variable {name} is {text!r}, but it must be an integer.") from None
+
+
+def _is_on(name: str) -> bool:
+    """Boolean knobs are integers: above 0 is on; anything that is no number is off."""
+    try:
+        return int(os.environ.get(name, "0").strip() or "0") > 0
+    except ValueError:
+        return False
+
+
+def dynamic_process_sets() -> bool:
+    """Whether process sets may be added and removed after init."""
+    return _is_on("HOROVOD_DYNAMIC_PROCESS_SETS")
+
+
+def enable_dynamic_process_sets() -> None:
+    """What ``init(process_sets="dynamic")`` stands for."""
+    os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
+
+
+def read_settings() -> Settings:
+    """The settings as the environment holds them now; raises StartError where a value makes no sense."""
+    rank, size = _integer("HOROVOD_RANK", 0), _integer("HOROVOD_SIZE", 1)
+    if size < 1 or not 0 <= rank < size:
+        raise StartError(f"HOROVOD_RANK={rank} and HOROVOD_SIZE={size} name no rank: 0 <= rank < size must hold.")
+    arena_bytes = _integer("HVD_ARENA_BYTES", DEFAULT_ARENA_BYTES)
+    if arena_bytes < 1 << 20:
+        raise StartError(f"HVD_ARENA_BYTES={arena_bytes} is too small: give at least 1048576.")
+    return Settings(
+        rank=rank,
+        size=size,
+        agent=os.environ.get("HOROVOD_AGENT", ""),
+        nonce=os.environ.get("HVD_SLOT_NONCE", ""),
+        arena_bytes=arena_bytes,
+        dynamic_process_sets=dynamic_process_sets(),
+        timeline=os.environ.get("HOROVOD_TIMELINE", ""),
+    )

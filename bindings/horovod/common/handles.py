@@ -1,0 +1,49 @@
+"""Handles: the integers by which users hold asynchronous operations.
+
+One table per process, shared by the bindings.  The counter advances for every asynchronous operation, join, barrier and
+failed enqueue, and restarts after shutdown: automatic names (``allreduce.noname.<handle>``) are made from it, so all
+ranks that run the same program make the same names.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Generic, TypeVar
+
+__all__ = ["HandleTable"]
+
+T = TypeVar("T")
+
+
+class HandleTable(Generic[T]):
+    """Thread-safe without a lock: ``next`` on a counter and single dictionary operations are atomic."""
+
+    __slots__ = ("_counter", "_entries")
+
+    def __init__(self) -> None:
+        self._counter = itertools.count()
+        self._entries: dict[int, T] = {}
+
+    def advance(self) -> int:
+        """The next handle; nothing is stored under it yet."""
+        return next(self._counter)
+
+    def put(self, handle: int, entry: T) -> None:
+        """Stores what the handle stands for."""
+        self._entries[handle] = entry
+
+    def get(self, handle: int) -> T | None:
+        """What the handle stands for; None when it was cleared or never given out."""
+        return self._entries.get(handle)
+
+    def pop(self, handle: int) -> T | None:
+        """Takes the entry out; None when it was cleared or never given out."""
+        return self._entries.pop(handle, None)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def reset(self) -> None:
+        """After shutdown: no entries, and the counter starts again."""
+        self._entries.clear()
+        self._counter = itertools.count()
