@@ -7,11 +7,19 @@ asked for, not at import, so that a test or a notebook may set them first.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from horovod.common.exceptions import StartError
 
-__all__ = ["DEFAULT_ARENA_BYTES", "Settings", "dynamic_process_sets", "enable_dynamic_process_sets", "read_settings"]
+__all__ = [
+    "DEFAULT_ARENA_BYTES",
+    "Settings",
+    "dynamic_process_sets",
+    "enable_dynamic_process_sets",
+    "read_settings",
+    "replace_variables",
+]
 
 # Address space, not memory: pages exist only where they are touched.
 DEFAULT_ARENA_BYTES = 256 << 30
@@ -56,6 +64,17 @@ def dynamic_process_sets() -> bool:
 def enable_dynamic_process_sets() -> None:
     """What ``init(process_sets="dynamic")`` stands for."""
     os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
+
+
+def replace_variables(values: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Sets variables, or removes those that are None; returns what was there before."""
+    before = {name: os.environ.get(name) for name in values}
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    return before
 
 
 def read_settings() -> Settings:
