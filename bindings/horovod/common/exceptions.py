@@ -134,7 +134,7 @@ class ErrorKind(IntEnum):
     STALLED = 5
 
 
-_CLASSES: dict[int, type[HorovodInternalError] | type[UsageError]] = {
+_CLASSES: dict[int, type[HorovodInternalError | UsageError]] = {
     ErrorKind.MISMATCH: MismatchError,
     ErrorKind.INVALID: UsageError,
     ErrorKind.NOT_WHILE_JOINED: NotWhileJoinedError,

@@ -169,7 +169,7 @@ def _leading_digits(text: str) -> Iterable[str]:
 def is_version_greater_equal_than(ver: str, target: str) -> bool:
     """Compares versions of the form x.y.z; ValueError for others."""
     if not isinstance(ver, str) or not isinstance(target, str):
-        raise ValueError("Versions must be strings.")
+        raise ValueError("Versions must be strings.")  # noqa: TRY004 - callers expect ValueError
     if len(target.split(".")) != 3 or not all(part.isdigit() for part in target.split(".")):
         raise ValueError(f"Version {target!r} must look like x.y.z.")
     return _version_numbers(ver) >= _version_numbers(target)
@@ -183,7 +183,7 @@ def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[Any, b
 
     def choose(op: Any, average: bool | None) -> Any:
         if op is not None and average is not None:
-            raise ValueError("The op parameter supersedes average. Please provide only one of them.")
+            raise ValueError("Both op and average are given: give op only.")
         if op is not None:
             return op
         if average is None:

@@ -1,0 +1,262 @@
+"""The decisions of one rank in one epoch: which operation runs on which plan, and when a plan is given up.
+
+Owns the tables of plans, waiting operations and requests.  Never touches memory, sockets or clocks; the shell calls
+``handle`` under its lock and carries out the commands in order, feeding outcomes back at once.
+
+Theory.  A named operation finds its plan by (process set, name), an unnamed one by its content; ``Signature.key`` is
+either.  With a live plan it is bound to the plan's next round, and nothing is said to anybody.  Without one it is
+announced; unnamed operations of one key queue behind the first announcement and follow in program order.  A plan is
+retired by the agent in two steps: the board is marked (binds are answered Marked, the operation is parked), then Retire
+names the limit.  Rounds below the limit run; what lies beyond leaves the plan and is announced anew; when nothing of
+this rank is on the plan any more, it is acknowledged, once.  A named operation that differs from its live plan contests
+it: the plan is dropped here and now, and the announcement says how many rounds this rank has arrived in.
+
+Fast path.  The shell may bind to ``live[key]`` by itself when the plan has no limit and nothing parked: it then sets
+``op.plan``, ``op.round``, ``op.state``, adds to ``plan.ops`` and raises ``plan.next_round``; at the end it takes the
+operation out of ``plan.ops``, and reports Finished if the plan has got a limit meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
+
+from horovod.common.core.events import (
+    Announce,
+    Bind,
+    Bound,
+    Command,
+    EpochEnded,
+    Event,
+    FailOp,
+    Finished,
+    Marked,
+    PlanReady,
+    Refused,
+    Retire,
+    RetireAck,
+    Submit,
+    Unbind,
+    Unbound,
+)
+from horovod.common.core.model import Operation, OperationState, Plan
+from horovod.common.core.signature import Signature
+
+__all__ = ["ClientCore"]
+
+
+class ClientCore:
+    """State of one rank in one epoch; see the module's text for the rules."""
+
+    def __init__(self) -> None:
+        self.live: dict[Hashable, Plan] = {}
+        self.plans: dict[int, Plan] = {}
+        self.waiting: dict[Hashable, deque[Operation]] = {}
+        self.requests: dict[int, Operation] = {}
+        self.ended: EpochEnded | None = None
+        self._last_request = 0
+        self._handlers: dict[type, Callable[[Any], list[Command]]] = {
+            Submit: self._submit,
+            Bound: self._bound,
+            Marked: self._marked,
+            Unbound: self._unbound,
+            Finished: self._finished,
+            PlanReady: self._plan_ready,
+            Refused: self._refused,
+            Retire: self._retire,
+            EpochEnded: self._epoch_ended,
+        }
+
+    def handle(self, event: Event) -> list[Command]:
+        """Takes one event in; the commands must be carried out in order."""
+        return self._handlers[type(event)](event)
+
+    def new_request(self) -> int:
+        """A number for a question to the agent."""
+        self._last_request += 1
+        return self._last_request
+
+    def in_flight(self, signature: Signature) -> Operation | None:
+        """The operation of this name that is not over; None for unnamed signatures."""
+        if signature.unnamed:
+            return None
+        queue = self.waiting.get(signature.key)
+        if queue:
+            return queue[0]
+        for plan in self._plans_of(signature.key):
+            for op in (*plan.ops, *plan.parked):
+                return op
+        return None
+
+    def _plans_of(self, key: Hashable) -> Iterable[Plan]:
+        plan = self.live.get(key)
+        if plan is not None:
+            return (plan,)
+        return [plan for plan in self.plans.values() if plan.key == key]
+
+    # ---- submits and their outcomes
+
+    def _submit(self, event: Submit) -> list[Command]:
+        op = event.op
+        if self.ended is not None:
+            return [self._fail(op, self.ended.kind, self.ended.text)]
+        key = op.signature.key
+        if key in self.waiting:
+            self._wait_for_plan(op)
+            return []
+        plan = self.live.get(key)
+        if plan is None:
+            return [self._announce(op)]
+        if not op.signature.unnamed and plan.signature != op.signature:
+            return self._contest(op, plan)
+        if plan.parked:
+            self._park(op, plan)
+            return []
+        return [Bind(op, plan)]
+
+    def _contest(self, op: Operation, plan: Plan) -> list[Command]:
+        del self.live[plan.key]
+        plan.dropped = True
+        announce = self._announce(op, plan.id, plan.next_round)
+        return [announce, *self._acknowledge(plan)]
+
+    def _announce(self, op: Operation, contested_plan: int = 0, contested_round: int = 0) -> Command:
+        self._wait_for_plan(op)
+        op.request = self.new_request()
+        self.requests[op.request] = op
+        return Announce(op, contested_plan, contested_round)
+
+    def _wait_for_plan(self, op: Operation) -> None:
+        op.plan, op.round, op.state = None, -1, OperationState.WAITING
+        self.waiting.setdefault(op.signature.key, deque()).append(op)
+
+    def _park(self, op: Operation, plan: Plan) -> None:
+        op.plan, op.round, op.state = plan, -1, OperationState.PARKED
+        plan.parked.append(op)
+
+    def _bound(self, event: Bound) -> list[Command]:
+        op, plan = event.op, event.plan
+        op.plan, op.round, op.state = plan, event.round, OperationState.BOUND
+        plan.ops[op] = None
+        plan.next_round = event.round + 1
+        self._forget_exhausted(plan)
+        return []
+
+    def _marked(self, event: Marked) -> list[Command]:
+        if event.plan.limit is not None:
+            return self._announce_anew([event.op])
+        self._park(event.op, event.plan)
+        return []
+
+    def _finished(self, event: Finished) -> list[Command]:
+        op, plan = event.op, event.op.plan
+        op.state = OperationState.GONE
+        if plan is None:
+            return []
+        plan.ops.pop(op, None)
+        return self._acknowledge(plan)
+
+    # ---- words from the agent
+
+    def _plan_ready(self, event: PlanReady) -> list[Command]:
+        ops = [op for op in (self.requests.pop(request, None) for request in event.requests) if op is not None]
+        if not ops or self.ended is not None:
+            return []
+        plan = Plan(event.plan, event.offset, ops[0].signature)
+        self.plans[plan.id] = plan
+        self.live[plan.key] = plan
+        return [Bind(op, plan) for op in self.waiting.pop(plan.key)]
+
+    def _refused(self, event: Refused) -> list[Command]:
+        op = self.requests.pop(event.request, None)
+        if op is None:
+            return []
+        queue = self.waiting[op.signature.key]
+        queue.remove(op)
+        commands: list[Command] = [self._fail(op, event.kind, event.text)]
+        del self.waiting[op.signature.key]
+        return commands + self._announce_anew(queue)
+
+    def _retire(self, event: Retire) -> list[Command]:
+        plan = self.plans.get(event.plan)
+        if plan is None or plan.limit is not None:
+            return []
+        plan.limit = event.limit
+        beyond = tuple(op for op in plan.ops if op.round >= event.limit)
+        return [Unbind(plan, beyond)] if beyond else self._settle(plan)
+
+    def _unbound(self, event: Unbound) -> list[Command]:
+        plan = event.plan
+        for op in event.ops:
+            plan.ops.pop(op, None)
+        self._forget_exhausted(plan)
+        return self._announce_anew(event.ops) + self._settle(plan)
+
+    def _settle(self, plan: Plan) -> list[Command]:
+        """Parked operations go on below the limit, and leave from there on."""
+        limit = plan.limit or 0
+        self._forget_exhausted(plan)
+        room = 0 if plan.dropped else max(0, limit - plan.next_round)
+        parked, plan.parked = plan.parked, []
+        commands: list[Command] = [Bind(op, plan) for op in parked[:room]]
+        commands += self._announce_anew(parked[room:])
+        return commands if parked[:room] else commands + self._acknowledge(plan)
+
+    def _announce_anew(self, ops: Iterable[Operation]) -> list[Command]:
+        """One announcement for each key; the others queue behind it."""
+        commands: list[Command] = []
+        for op in ops:
+            if op.signature.key in self.waiting:
+                self._wait_for_plan(op)
+            else:
+                commands.append(self._announce(op))
+        return commands
+
+    def _epoch_ended(self, event: EpochEnded) -> list[Command]:
+        if self.ended is not None:
+            return []
+        self.ended = event
+        ops = [op for queue in self.waiting.values() for op in queue]
+        for plan in self.plans.values():
+            ops += plan.parked
+            plan.parked = []
+            if not event.board_fails:
+                ops += plan.ops
+        self.waiting.clear()
+        self.requests.clear()
+        self.live.clear()
+        return [self._fail(op, event.kind, event.text) for op in ops]
+
+    # ---- helpers
+
+    def _fail(self, op: Operation, kind: int, text: str) -> Command:
+        op.state = OperationState.GONE
+        return FailOp(op, kind, text)
+
+    def _forget_exhausted(self, plan: Plan) -> None:
+        if plan.exhausted and self.live.get(plan.key) is plan:
+            del self.live[plan.key]
+
+    def _acknowledge(self, plan: Plan) -> list[Command]:
+        if plan.limit is None or plan.ops or plan.parked or not plan.exhausted or plan.id not in self.plans:
+            return []
+        del self.plans[plan.id]
+        return [RetireAck((plan.id,))]
+
+    def check_invariants(self) -> None:
+        """What must hold between two events."""
+        for key, plan in self.live.items():
+            assert self.plans.get(plan.id) is plan and plan.key == key, f"live plan {plan.id} is not registered"
+            assert not plan.exhausted, f"exhausted plan {plan.id} is live"
+            assert key not in self.waiting, f"operations wait for {key!r}, which has a live plan"
+        for key, queue in self.waiting.items():
+            assert queue, f"empty queue for {key!r}"
+            assert self.requests.get(queue[0].request) is queue[0], f"nobody announced {key!r}"
+            assert all(op.state is OperationState.WAITING and op.plan is None for op in queue)
+        for plan in self.plans.values():
+            assert all(op.state is OperationState.BOUND and op.plan is plan for op in plan.ops)
+            assert all(op.state is OperationState.PARKED and op.plan is plan for op in plan.parked)
+            assert not (plan.parked and plan.limit is not None), (
+                f"plan {plan.id} has settled, yet operations are parked"
+            )
