@@ -145,7 +145,7 @@ class ClientCore:
 
     def _marked(self, event: Marked) -> list[Command]:
         if event.plan.limit is not None:
-            return self._announce_anew([event.op])
+            return self._announce_anew([event.op]) + self._acknowledge(event.plan)
         self._park(event.op, event.plan)
         return []
 
@@ -180,7 +180,9 @@ class ClientCore:
 
     def _retire(self, event: Retire) -> list[Command]:
         plan = self.plans.get(event.plan)
-        if plan is None or plan.limit is not None:
+        if plan is None:
+            return [RetireAck((event.plan,))]
+        if plan.limit is not None:
             return []
         plan.limit = event.limit
         beyond = tuple(op for op in plan.ops if op.round >= event.limit)
