@@ -22,6 +22,7 @@ NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 _lock = threading.RLock()
 _client: Client | None = None
+_not_initialized = NOT_INITIALIZED
 _atexit_done = False
 _shutdown_hooks: list[Callable[[], None]] = []
 
@@ -29,7 +30,7 @@ _shutdown_hooks: list[Callable[[], None]] = []
 def client() -> Client:
     """The running client; NotInitializedError (a ValueError) where there is none."""
     if _client is None:
-        raise NotInitializedError(NOT_INITIALIZED)
+        raise NotInitializedError(_not_initialized)
     return _client
 
 
@@ -58,6 +59,8 @@ def _make_client(settings: config.Settings, sets: Sequence[Sequence[int]]) -> Cl
 def _start(sets: Sequence[ProcessSet], check_comm: Callable[[int], None]) -> None:
     """Brings up the client once; leaves nothing behind when that fails."""
     global _client, _atexit_done
+    if _not_initialized is not NOT_INITIALIZED:
+        raise NotInitializedError(_not_initialized)
     if _client is None:
         settings = config.read_settings()
         check_comm(settings.size)
@@ -270,8 +273,9 @@ def _require_dynamic() -> None:
         )
 
 
-def forget_client(stand_in: Client | None) -> None:
-    """In a forked child: the parent's client must not be used, nor left, from here."""
-    global _client, _lock
+def disown(text: str) -> None:
+    """In a forked child: the parent's client must not be used, nor left, from here; every call raises this."""
+    global _client, _lock, _not_initialized
     _lock = threading.RLock()
-    _client = stand_in
+    _client = None
+    _not_initialized = text

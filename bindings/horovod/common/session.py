@@ -14,21 +14,38 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 from google.protobuf.message import DecodeError
-
 from horovod.common.exceptions import AgentLostError, StartError
 from horovod.common.frames import FrameError, FrameReader, frame
 from horovod.proto import worker_pb2
 
-__all__ = ["Incoming", "Session", "close_descriptors", "connect"]
+__all__ = ["Incoming", "Listener", "Session", "close_descriptors", "connect"]
 
 _SEND_TIMEOUT_S = 30
+_IDLE_S = 10
 _MAX_DESCRIPTORS = 250
 _READ_BYTES = 1 << 16
 
 Incoming = tuple[worker_pb2.AgentMessage, list[int]]
+
+
+class Listener(Protocol):
+    """What the reader thread talks to."""
+
+    def deliver(self, message: worker_pb2.AgentMessage) -> bool:
+        """Takes a message; False after the last one of an epoch."""
+        ...
+
+    def idle(self) -> None:
+        """Nothing came for some seconds."""
+        ...
+
+    def lost(self, reason: str) -> None:
+        """The connection is over."""
+        ...
 
 
 def close_descriptors(descriptors: Sequence[int]) -> None:
@@ -47,6 +64,7 @@ def connect(address: str) -> Session:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", _SEND_TIMEOUT_S, 0))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", _IDLE_S, 0))
         sock.connect(path)
     except OSError as error:
         sock.close()
@@ -87,18 +105,24 @@ class Session:
 
     # ---- receiving
 
-    def receive(self) -> Incoming:
-        """The next message with the descriptors that came by then; AgentLostError at the end or for garbage."""
+    def receive(self) -> Incoming | None:
+        """The next message with the descriptors that came by then; None when nothing came for a while.
+
+        AgentLostError at the end of the connection and for garbage.
+        """
         while not self._ready:
-            self._read_some()
+            if not self._read_some():
+                return None
         message = self._ready.pop(0)
         descriptors, self._descriptors = self._descriptors, []
         return message, descriptors
 
-    def _read_some(self) -> None:
+    def _read_some(self) -> bool:
         space = socket.CMSG_SPACE(_MAX_DESCRIPTORS * 4)
         try:
             data, ancillary, _, _ = self._sock.recvmsg(_READ_BYTES, space, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return False
         except OSError as error:
             raise AgentLostError(self._lose(f"the connection broke: {error.strerror or error}")) from error
         for level, kind, payload in ancillary:
@@ -108,6 +132,7 @@ class Session:
         if not data:
             raise AgentLostError(self._lose("it has closed the connection"))
         self._decode(data)
+        return True
 
     def _decode(self, data: bytes) -> None:
         try:
@@ -121,20 +146,23 @@ class Session:
 
     # ---- the reader thread
 
-    def start_reading(self, deliver: Callable[[worker_pb2.AgentMessage], bool], lost: Callable[[str], None]) -> None:
-        """Hands every message to ``deliver`` until that says False, or calls ``lost`` with the reason and ends."""
-        self._reader = threading.Thread(target=self._read, args=(deliver, lost), name="hvd-reader", daemon=True)
+    def start_reading(self, listener: Listener) -> None:
+        """Hands every message to the listener until that says False, or tells it the reason of a loss, and ends."""
+        self._reader = threading.Thread(target=self._read, args=(listener,), name="hvd-reader", daemon=True)
         self._reader.start()
 
-    def _read(self, deliver: Callable[[worker_pb2.AgentMessage], bool], lost: Callable[[str], None]) -> None:
+    def _read(self, listener: Listener) -> None:
         try:
             going = True
             while going:
-                message, descriptors = self.receive()
-                close_descriptors(descriptors)
-                going = deliver(message)
+                incoming = self.receive()
+                if incoming is None:
+                    listener.idle()
+                    continue
+                close_descriptors(incoming[1])
+                going = listener.deliver(incoming[0])
         except AgentLostError as error:
-            lost(str(error))
+            listener.lost(str(error))
 
     def stop_reading(self, timeout_s: float) -> bool:
         """Waits for the reader to end by itself (after Closed); a reader that does not is cut off with the connection."""

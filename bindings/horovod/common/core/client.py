@@ -52,6 +52,7 @@ class ClientCore:
     def __init__(self) -> None:
         self.live: dict[Hashable, Plan] = {}
         self.plans: dict[int, Plan] = {}
+        self.retiring: dict[Plan, None] = {}
         self.waiting: dict[Hashable, deque[Operation]] = {}
         self.requests: dict[int, Operation] = {}
         self.ended: EpochEnded | None = None
@@ -77,23 +78,15 @@ class ClientCore:
         self._last_request += 1
         return self._last_request
 
-    def in_flight(self, signature: Signature) -> Operation | None:
-        """The operation of this name that is not over; None for unnamed signatures."""
+    def in_flight(self, signature: Signature) -> list[Operation]:
+        """The operations of this name that the shell has not reported as finished; none for unnamed signatures."""
         if signature.unnamed:
-            return None
-        queue = self.waiting.get(signature.key)
-        if queue:
-            return queue[0]
-        for plan in self._plans_of(signature.key):
-            for op in (*plan.ops, *plan.parked):
-                return op
-        return None
-
-    def _plans_of(self, key: Hashable) -> Iterable[Plan]:
-        plan = self.live.get(key)
-        if plan is not None:
-            return (plan,)
-        return [plan for plan in self.plans.values() if plan.key == key]
+            return []
+        key = signature.key
+        ops = list(self.waiting.get(key, ()))
+        for plan in [plan for plan in (self.live.get(key), *self.retiring) if plan is not None and plan.key == key]:
+            ops += [*plan.ops, *plan.parked]
+        return ops
 
     # ---- submits and their outcomes
 
@@ -116,14 +109,14 @@ class ClientCore:
         return [Bind(op, plan)]
 
     def _contest(self, op: Operation, plan: Plan) -> list[Command]:
-        del self.live[plan.key]
         plan.dropped = True
+        self._forget_exhausted(plan)
         announce = self._announce(op, plan.id, plan.next_round)
         return [announce, *self._acknowledge(plan)]
 
     def _announce(self, op: Operation, contested_plan: int = 0, contested_round: int = 0) -> Command:
         self._wait_for_plan(op)
-        op.request = self.new_request()
+        op.request = op.request or self.new_request()
         self.requests[op.request] = op
         return Announce(op, contested_plan, contested_round)
 
@@ -227,6 +220,7 @@ class ClientCore:
                 ops += plan.ops
         self.waiting.clear()
         self.requests.clear()
+        self.retiring.update(dict.fromkeys(self.live.values()))
         self.live.clear()
         return [self._fail(op, event.kind, event.text) for op in ops]
 
@@ -239,11 +233,13 @@ class ClientCore:
     def _forget_exhausted(self, plan: Plan) -> None:
         if plan.exhausted and self.live.get(plan.key) is plan:
             del self.live[plan.key]
+            self.retiring[plan] = None
 
     def _acknowledge(self, plan: Plan) -> list[Command]:
         if plan.limit is None or plan.ops or plan.parked or not plan.exhausted or plan.id not in self.plans:
             return []
         del self.plans[plan.id]
+        self.retiring.pop(plan, None)
         return [RetireAck((plan.id,))]
 
     def check_invariants(self) -> None:
@@ -257,6 +253,7 @@ class ClientCore:
             assert self.requests.get(queue[0].request) is queue[0], f"nobody announced {key!r}"
             assert all(op.state is OperationState.WAITING and op.plan is None for op in queue)
         for plan in self.plans.values():
+            assert (self.live.get(plan.key) is plan) != (plan in self.retiring), f"plan {plan.id} is lost"
             assert all(op.state is OperationState.BOUND and op.plan is plan for op in plan.ops)
             assert all(op.state is OperationState.PARKED and op.plan is plan for op in plan.parked)
             assert not (plan.parked and plan.limit is not None), (

@@ -1,0 +1,452 @@
+"""The client of a rank that has an agent: one epoch's membership, from Welcome to leave.
+
+Owns the engine's view of the board and the core's tables.  One lock guards both; it is never held while waiting, and no
+other process can hold it.  Steady state: a submit looks the plan up in one dictionary and calls the engine once, and no
+message is sent.  Everything else goes through the core, whose commands are carried out under the lock.
+
+Threads: users' threads, and the session's reader while the epoch lasts.  The engine is closed only when no thread is
+inside it (``enter``/``exit``).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from horovod.common.checks import check_submit
+from horovod.common.core import ClientCore, OperationState, Plan, Signature
+from horovod.common.core.events import (
+    Announce,
+    Bind,
+    Bound,
+    Command,
+    EpochEnded,
+    FailOp,
+    Finished,
+    Marked,
+    PlanReady,
+    Refused,
+    Retire,
+    RetireAck,
+    Submit,
+    Unbind,
+    Unbound,
+)
+from horovod.common.engine import CANCELLED, CLOSED, FAILED, MARKED, OK, Engine, status_text
+from horovod.common.exceptions import (
+    AgentLostError,
+    DuplicateNameError,
+    EngineError,
+    ErrorKind,
+    HorovodInternalError,
+    NotInitializedError,
+    UsageError,
+    error_of_kind,
+)
+from horovod.common.operations import AgentOp, AgentPullOp
+from horovod.common.process import Membership, Process, join_epoch
+from horovod.common.replies import Replies
+from horovod.common.types import ArenaBuffer, Buffer, ProcessSetInfo
+from horovod.common.wire import announce_message
+from horovod.proto import worker_pb2
+
+__all__ = ["AgentClient"]
+
+_log = logging.getLogger("horovod")
+
+_SMALL_BYTES = 64 << 10  # copied in under the lock; larger asynchronous payloads are staged before it is taken
+_LEAVE_S = 10.0
+_END_TEXT_S = 1.0
+_AGENT_LOST = -1
+_SHUT_DOWN_TEXT = "Horovod has been shut down. This process called shutdown while operations were open."
+
+
+class AgentClient:
+    """One rank's membership in one epoch; see ``horovod.common.types.Client``."""
+
+    def __init__(self, process: Process, membership: Membership, engine: Engine) -> None:
+        welcome = membership.welcome
+        self.rank: int = welcome.rank
+        self.size: int = welcome.size
+        self.local_rank: int = welcome.local_rank
+        self.local_size: int = welcome.local_size
+        self.cross_rank: int = welcome.cross_rank
+        self.cross_size: int = welcome.cross_size
+        self.homogeneous: bool = welcome.homogeneous
+        self._generation = membership.generation
+        self._process = process
+        self._session = membership.session
+        self._engine = engine
+        self._lock = threading.RLock()
+        self._core = ClientCore()
+        self._live = self._core.live
+        self._sets = {entry.id: tuple(entry.ranks) for entry in welcome.process_sets}
+        self._replies = Replies()
+        self._ended = threading.Event()
+        self._inside = 0
+        self._gone = ""
+        self._staged_bytes = 0
+        self._commands: dict[type, Callable[[Any], None]] = {
+            Announce: self._do_announce,
+            Bind: self._do_bind,
+            Unbind: self._do_unbind,
+            FailOp: self._do_fail,
+            RetireAck: self._do_acknowledge,
+        }
+
+    @classmethod
+    def start(cls, settings: Any, sets: Sequence[Sequence[int]]) -> AgentClient:
+        """Joins the epoch that forms; blocks until all ranks are there.  Raises StartError."""
+        process, membership, engine = join_epoch(settings, sets)
+        client = cls(process, membership, engine)
+        process.client = client
+        membership.session.start_reading(client)
+        return client
+
+    # ---- submits
+
+    def reduce(
+        self,
+        signature: Signature,
+        buffers: Sequence[Buffer],
+        *,
+        blocking: bool,
+        keep: object = None,
+        name: str | None = None,
+    ) -> AgentOp:
+        """Submits an ALLREDUCE or BARRIER; with ``blocking`` it also waits, and its errors are raised here."""
+        op = AgentOp(self, signature, name or signature.name, keep)
+        if len(buffers) == 1 and (blocking or buffers[0][2] <= _SMALL_BYTES):
+            with self._lock:
+                plan = self._live.get(signature.key)
+                if plan is None or not self._bind_at_once(op, plan, buffers[0], blocking):
+                    plan = None
+            if plan is None:
+                self._submit(op, lambda engine, tag: engine.reduce(buffers, blocking, tag))
+        else:
+            self._staged_bytes += sum(buffer[2] for buffer in buffers)
+            self._submit(op, lambda engine, tag: engine.reduce(buffers, blocking, tag))
+        if blocking:
+            op.wait()
+        return op
+
+    def _bind_at_once(self, op: AgentOp, plan: Plan, buffer: Buffer, blocking: bool) -> bool:
+        """The fast path; False when the core has to decide.  Its rules are in core/client.py."""
+        signature = op.signature
+        if plan.parked or plan.limit is not None or self._gone:
+            return False
+        if not signature.unnamed and (plan.ops or (plan.signature is not signature and plan.signature != signature)):
+            return False
+        status = self._engine.reduce_bound(plan.offset, buffer, blocking, plan.id)
+        if status < 0:
+            self._raise_status(op, status)
+        op.handle = self._engine.handle
+        if status == MARKED:
+            self._run(self._core.handle(Marked(op, plan)))
+            return True
+        op.plan, op.round, op.state = plan, plan.next_round, OperationState.BOUND
+        plan.next_round += 1
+        plan.ops[op] = None
+        return True
+
+    def gather(
+        self,
+        signature: Signature,
+        buffers: Sequence[tuple[int, int]],
+        meta: Sequence[int],
+        *,
+        keep: object = None,
+        name: str | None = None,
+    ) -> AgentPullOp:
+        """Submits an ALLGATHER, BROADCAST, ALLTOALL or REDUCESCATTER."""
+        op = AgentPullOp(self, signature, name or signature.name, keep)
+        self._staged_bytes += sum(buffer[1] for buffer in buffers)
+        self._submit(op, lambda engine, tag: engine.pull(buffers, meta, tag))
+        return op
+
+    def _submit(self, op: AgentOp, stage: Callable[[Engine, int], int]) -> None:
+        """The general path: checks, staging outside the lock, then the core decides."""
+        with self._lock:
+            self._check_open(op)
+            check_submit(op.signature, self._sets, self.rank, op.name)
+            plan = self._live.get(op.signature.key)
+            op.request = self._core.new_request()
+            tag = op.request if plan is None else plan.id
+        engine = self.enter()
+        try:
+            op.handle = stage(engine, tag)
+            with self._lock:
+                self._start(op)
+        finally:
+            self.exit()
+        if op.state is OperationState.GONE and op.failure is not None:
+            raise self.error(op)
+
+    def _start(self, op: AgentOp) -> None:
+        for other in self._core.in_flight(op.signature):
+            if isinstance(other, AgentOp) and not other.settled:
+                self._engine.fail(op.handle)
+                self._engine.wait(op.handle, 0)
+                raise DuplicateNameError(
+                    f"{op.name}: an operation of this name is in flight already in this process. Wait for it, or give "
+                    "this one another name."
+                )
+        self._run(self._core.handle(Submit(op)))
+
+    def _check_open(self, op: AgentOp) -> None:
+        if self._gone:
+            raise NotInitializedError(self._gone)
+        ended = self._core.ended
+        if ended is not None:
+            raise self._error_of(ended.kind, ended.text)
+
+    def _raise_status(self, op: AgentOp, status: int) -> None:
+        """A submit that the engine refused."""
+        if status in (CLOSED, FAILED):
+            kind, text = self._end_of_epoch(status, 0)
+            raise self._error_of(kind, text)
+        raise EngineError(f"{op.name}: {status_text(status)}.")
+
+    # ---- what operations call
+
+    def enter(self) -> Engine:
+        """The engine, which is not closed before ``exit``; raises when this membership is over."""
+        with self._lock:
+            if self._gone:
+                raise NotInitializedError(self._gone)
+            self._inside += 1
+            return self._engine
+
+    def exit(self) -> None:
+        """This thread has left the engine."""
+        with self._lock:
+            self._inside -= 1
+
+    def conclude(self, op: AgentOp, status: int) -> None:
+        """The engine has freed the operation: books its outcome, once."""
+        failure = None if status == OK else self._failure(op, status)
+        with self._lock:
+            if op.over:
+                return
+            op.over = True
+            op.keep = None
+            op.failure = op.failure or failure
+            plan = op.plan
+            if plan is None or plan.limit is not None:
+                self._run(self._core.handle(Finished(op)))
+            else:
+                op.state = OperationState.GONE
+                plan.ops.pop(op, None)
+
+    def error(self, op: AgentOp) -> Exception:
+        """A fresh exception for a failed operation."""
+        kind, text = op.failure or (ErrorKind.SHUT_DOWN, _SHUT_DOWN_TEXT)
+        return self._error_of(kind, text)
+
+    def _error_of(self, kind: int, text: str) -> HorovodInternalError | UsageError:
+        return AgentLostError(text) if kind == _AGENT_LOST else error_of_kind(kind, text)
+
+    def _failure(self, op: AgentOp, status: int) -> tuple[int, str]:
+        if op.failure is not None:
+            return op.failure
+        if status in (CLOSED, FAILED):
+            return self._end_of_epoch(status, _END_TEXT_S)
+        if status == CANCELLED:
+            return ErrorKind.SHUT_DOWN, self._gone or _SHUT_DOWN_TEXT
+        return -2, f"{op.name}: {status_text(status)}."
+
+    def _end_of_epoch(self, status: int, patience_s: float) -> tuple[int, str]:
+        """Kind and text of the end; the board may know it a moment before the agent's message is here."""
+        if patience_s:
+            self._ended.wait(patience_s)
+        ended = self._core.ended
+        if ended is not None:
+            return ended.kind, ended.text
+        text = self._engine.reason() or status_text(status)
+        return (ErrorKind.SHUT_DOWN if status == CLOSED else ErrorKind.LOST), text
+
+    # ---- commands of the core
+
+    def _run(self, commands: Iterable[Command]) -> None:
+        for command in commands:
+            self._commands[type(command)](command)
+
+    def _do_announce(self, command: Announce) -> None:
+        self._send(announce_message(command))
+
+    def _do_bind(self, command: Bind) -> None:
+        op, plan = command.op, command.plan
+        assert isinstance(op, AgentOp)
+        status, round_number = self._engine.bind(op.handle, plan.offset)
+        if status == OK:
+            self._run(self._core.handle(Bound(op, plan, round_number)))
+        elif status == MARKED:
+            self._run(self._core.handle(Marked(op, plan)))
+        else:
+            kind, text = self._failure(op, status) if status not in (CLOSED, FAILED) else self._end_of_epoch(status, 0)
+            self._do_fail(FailOp(op, kind, text))
+
+    def _do_unbind(self, command: Unbind) -> None:
+        gone = tuple(op for op in command.ops if isinstance(op, AgentOp) and self._engine.unbind(op.handle))
+        self._run(self._core.handle(Unbound(command.plan, gone)))
+
+    def _do_fail(self, command: FailOp) -> None:
+        op = command.op
+        assert isinstance(op, AgentOp)
+        op.failure = (command.kind, command.text)
+        op.state = OperationState.GONE
+        self._engine.fail(op.handle)
+
+    def _do_acknowledge(self, command: RetireAck) -> None:
+        self._send(worker_pb2.WorkerMessage(retire_ack=worker_pb2.RetireAck(plans=command.plans)))
+
+    def _send(self, message: worker_pb2.WorkerMessage) -> None:
+        try:
+            self._session.send(message)
+        except AgentLostError as error:
+            self.lost(str(error))
+
+    # ---- words from the agent, in the reader thread
+
+    def deliver(self, message: worker_pb2.AgentMessage) -> bool:
+        """Takes a message of the agent; False after the last one."""
+        kind = message.WhichOneof("body")
+        with self._lock:
+            if kind == "plan_ready":
+                ready = message.plan_ready
+                self._run(self._core.handle(PlanReady(ready.plan, ready.offset, tuple(ready.requests))))
+            elif kind == "refused":
+                self._refused(message.refused)
+            elif kind == "retire":
+                self._run(self._core.handle(Retire(message.retire.plan, message.retire.limit)))
+            elif kind == "epoch_ended":
+                self._end(message.epoch_ended.error.kind, message.epoch_ended.error.text, board_fails=True)
+            elif kind in ("joined", "process_set_ready", "process_set_removed"):
+                self._answered(message)
+            elif kind == "warning":
+                _log.warning("%s", message.warning.text)
+        return kind != "closed"
+
+    def _refused(self, refused: worker_pb2.Refused) -> None:
+        error = self._error_of(refused.error.kind, refused.error.text)
+        if not self._replies.fail(refused.request, error):
+            self._run(self._core.handle(Refused(refused.request, refused.error.kind, refused.error.text)))
+
+    def _answered(self, message: worker_pb2.AgentMessage) -> None:
+        if message.HasField("joined"):
+            self._replies.answer(message.joined.request, message.joined.last_rank)
+        elif message.HasField("process_set_ready"):
+            ready = message.process_set_ready
+            self._sets[ready.process_set.id] = tuple(ready.process_set.ranks)
+            self._replies.answer(ready.request, ready.process_set.id)
+        else:
+            self._sets.pop(message.process_set_removed.id, None)
+            self._replies.answer(message.process_set_removed.request, message.process_set_removed.id)
+
+    def idle(self) -> None:
+        """Staging memory that the last seconds did not need goes back to the system."""
+        keep, self._staged_bytes = self._staged_bytes, 0
+        with self._lock:
+            if not self._gone:
+                self._process.trim(keep)
+
+    def lost(self, reason: str) -> None:
+        """The agent is gone: nobody fails the board, so everything that is open ends here."""
+        with self._lock:
+            if not self._gone:
+                self._end(_AGENT_LOST, reason, board_fails=False)
+
+    def _end(self, kind: int, text: str, board_fails: bool) -> None:
+        self._run(self._core.handle(EpochEnded(kind, text, board_fails)))
+        self._replies.fail_all(self._error_of(kind, text))
+        self._ended.set()
+
+    # ---- questions to the agent
+
+    def _ask(self, make: Callable[[int], worker_pb2.WorkerMessage]) -> int:
+        with self._lock:
+            ended = self._core.ended
+            if self._gone:
+                raise NotInitializedError(self._gone)
+            if ended is not None:
+                raise self._error_of(ended.kind, ended.text)
+            request = self._core.new_request()
+            reply = self._replies.expect(request)
+            self._send(make(request))
+        return reply.wait()
+
+    def join(self) -> int:
+        """This rank has no more data; returns the rank that joined last, when all have."""
+        return self._ask(lambda request: worker_pb2.WorkerMessage(join=worker_pb2.Join(request=request)))
+
+    def add_process_set(self, ranks: Sequence[int]) -> ProcessSetInfo:
+        """Registers a set on all ranks; blocks until every rank has asked for it."""
+        clean = tuple(sorted(ranks))
+        set_id = self._ask(
+            lambda request: worker_pb2.WorkerMessage(
+                add_process_set=worker_pb2.AddProcessSet(request=request, ranks=clean)
+            )
+        )
+        return ProcessSetInfo(set_id, clean)
+
+    def remove_process_set(self, set_id: int) -> None:
+        """Removes a set on all ranks; blocks until every rank has asked for it."""
+        self._ask(
+            lambda request: worker_pb2.WorkerMessage(
+                remove_process_set=worker_pb2.RemoveProcessSet(request=request, id=set_id)
+            )
+        )
+
+    def process_sets(self) -> dict[int, tuple[int, ...]]:
+        """Ids and ranks of all registered sets."""
+        return dict(self._sets)
+
+    def alloc(self, nbytes: int) -> ArenaBuffer:
+        """Memory in the arena."""
+        return self._process.alloc(nbytes)
+
+    # ---- the end
+
+    def leave(self) -> None:
+        """Ends this membership: what is open fails, the agent is told, the reader ends."""
+        with self._lock:
+            if self._gone:
+                return
+            self._run(self._core.handle(EpochEnded(ErrorKind.SHUT_DOWN, _SHUT_DOWN_TEXT, board_fails=False)))
+            self._fail_bound()
+            self._replies.fail_all(error_of_kind(ErrorKind.SHUT_DOWN, _SHUT_DOWN_TEXT))
+            self._ended.set()
+            self._gone = "Horovod has not been initialized; use hvd.init()."
+        self._wait_outside()
+        self._engine.close()
+        self._process.client = None
+        self._say_goodbye()
+
+    def _fail_bound(self) -> None:
+        for plan in self._core.plans.values():
+            for op in plan.ops:
+                if isinstance(op, AgentOp) and op.failure is None:
+                    self._do_fail(FailOp(op, ErrorKind.SHUT_DOWN, _SHUT_DOWN_TEXT))
+
+    def _wait_outside(self) -> None:
+        """Until no thread is inside the engine; those inside come out within a slice."""
+        deadline = time.monotonic() + _LEAVE_S
+        while self._inside and time.monotonic() < deadline:
+            time.sleep(0.0005)
+
+    def _say_goodbye(self) -> None:
+        try:
+            self._session.send(worker_pb2.WorkerMessage(leave=worker_pb2.Leave(generation=self._generation)))
+        except AgentLostError:
+            self._process.drop_session()
+            return
+        if not self._session.stop_reading(_LEAVE_S):
+            self._process.drop_session()
+
+    def disown(self, text: str) -> None:
+        """In a forked child: every call from here raises this, and nothing is sent."""
+        self._lock = threading.RLock()
+        self._gone = text

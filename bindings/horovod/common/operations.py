@@ -1,0 +1,164 @@
+"""Operations of a rank as the bindings hold them: waiting, polling, reading what others published.
+
+An operation is over when the engine has freed it; from then on wait() repeats the outcome.  The plan holds it until
+then, and with it ``keep``: memory that the engine still writes to can't be freed by dropping the object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from horovod.common.core import Operation, Signature
+from horovod.common.engine import OK, PENDING, Engine, status_text
+from horovod.common.exceptions import EngineError, UsageError
+from horovod.common.types import Copy
+
+if TYPE_CHECKING:
+    from horovod.common.client import AgentClient
+
+__all__ = ["AgentOp", "AgentPullOp"]
+
+_SLICE_MS = 100  # the longest time without handling a signal
+
+
+class AgentOp(Operation):
+    """A cooperative operation."""
+
+    __slots__ = ("client", "failure", "handle", "keep", "over")
+
+    def __init__(self, client: AgentClient, signature: Signature, name: str, keep: object) -> None:
+        super().__init__(signature, name)
+        self.client = client
+        self.handle = 0
+        self.keep = keep
+        self.over = False
+        self.failure: tuple[int, str] | None = None
+
+    def wait(self) -> None:
+        """Returns when the output is written; raises the failure."""
+        if not self.over:
+            self._await()
+        if self.failure is not None:
+            raise self.client.error(self)
+
+    def _await(self) -> None:
+        client = self.client
+        engine = client.enter()
+        try:
+            status = engine.wait(self.handle, _SLICE_MS)
+            while status == PENDING:
+                status = engine.wait(self.handle, _SLICE_MS)
+        finally:
+            client.exit()
+        self._arrived(status)
+
+    def _arrived(self, status: int) -> None:
+        self.client.conclude(self, status)
+
+    def poll(self) -> bool:
+        """True when wait() would return or raise at once."""
+        if self.over:
+            return True
+        engine = self.client.enter()
+        try:
+            if engine.poll(self.handle) == PENDING:
+                return False
+            status = engine.wait(self.handle, 0)
+        finally:
+            self.client.exit()
+        if status == PENDING:
+            return False
+        self._arrived(status)
+        return True
+
+    @property
+    def settled(self) -> bool:
+        """Whether another operation of this name may follow."""
+        return self.over or self.poll()
+
+
+class AgentPullOp(AgentOp):
+    """A pull operation: between wait() and done() the members' data can be read."""
+
+    __slots__ = ("ready",)
+
+    def __init__(self, client: AgentClient, signature: Signature, name: str, keep: object) -> None:
+        super().__init__(client, signature, name, keep)
+        self.ready = False
+
+    def wait(self) -> None:
+        """Returns when all members have published; raises the failure."""
+        if not self.ready:
+            super().wait()
+
+    def _arrived(self, status: int) -> None:
+        if status == OK:
+            self.ready = True
+            self.keep = None
+        else:
+            self.client.conclude(self, status)
+
+    def poll(self) -> bool:
+        """True when wait() would return or raise at once."""
+        return self.ready or super().poll()
+
+    @property
+    def settled(self) -> bool:
+        """Whether another operation of this name may follow."""
+        return self.ready or super().settled
+
+    def meta(self, member: int) -> tuple[int, ...]:
+        """The integers that this member published."""
+        return self._read(member)[0]
+
+    def data_bytes(self, member: int) -> int:
+        """How much data this member published."""
+        return self._read(member)[1]
+
+    def copy(self, copies: Sequence[Copy]) -> None:
+        """Copies pieces of the members' data to addresses of this process."""
+        if copies:
+            engine = self._enter()
+            try:
+                status = engine.pull_copy(self.handle, copies)
+            finally:
+                self.client.exit()
+            self._check(status)
+
+    def reduce(self, source_offset: int, out_ptr: int, nbytes: int) -> None:
+        """Writes the reduction, over all members, of this span of their data."""
+        if nbytes:
+            engine = self._enter()
+            try:
+                status = engine.pull_reduce(self.handle, source_offset, out_ptr, nbytes)
+            finally:
+                self.client.exit()
+            self._check(status)
+
+    def done(self) -> None:
+        """This rank has read what it needs; calling it again does nothing."""
+        if self.over or not self.ready:
+            return
+        engine = self.client.enter()
+        try:
+            engine.done(self.handle)
+        finally:
+            self.client.exit()
+        self.client.conclude(self, OK)
+
+    def _read(self, member: int) -> tuple[tuple[int, ...], int]:
+        engine = self._enter()
+        try:
+            return engine.meta(self.handle, member)
+        finally:
+            self.client.exit()
+
+    def _enter(self) -> Engine:
+        if self.over or not self.ready:
+            raise UsageError(f"{self.name}: its data can only be read between wait() and done().")
+        return self.client.enter()
+
+    def _check(self, status: int) -> None:
+        if status < 0:
+            raise EngineError(f"{self.name}: the members' data can't be read: {status_text(status)}.")
