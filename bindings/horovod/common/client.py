@@ -315,6 +315,8 @@ class AgentClient:
         """Takes a message of the agent; False after the last one."""
         kind = message.WhichOneof("body")
         with self._lock:
+            if self._gone:
+                return kind != "closed"
             if kind == "plan_ready":
                 ready = message.plan_ready
                 self._run(self._core.handle(PlanReady(ready.plan, ready.offset, tuple(ready.requests))))

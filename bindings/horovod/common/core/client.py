@@ -254,7 +254,8 @@ class ClientCore:
             assert all(op.state is OperationState.WAITING and op.plan is None for op in queue)
         for plan in self.plans.values():
             assert (self.live.get(plan.key) is plan) != (plan in self.retiring), f"plan {plan.id} is lost"
-            assert all(op.state is OperationState.BOUND and op.plan is plan for op in plan.ops)
+            bound = (OperationState.BOUND,) if self.ended is None else (OperationState.BOUND, OperationState.GONE)
+            assert all(op.state in bound and op.plan is plan for op in plan.ops)
             assert all(op.state is OperationState.PARKED and op.plan is plan for op in plan.parked)
             assert not (plan.parked and plan.limit is not None), (
                 f"plan {plan.id} has settled, yet operations are parked"
