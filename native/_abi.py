@@ -1,0 +1,165 @@
+"""Loads libhvd_native.so and gives every function of hvd.h its types.  Pointers are integers (c_void_p)."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_int64, c_uint8, c_uint32, c_uint64, c_void_p
+from pathlib import Path
+
+ABI_VERSION = 1
+_LIBRARY = "libhvd_native.so"
+
+
+class CPlanSpec(Structure):
+    """hvd_plan_spec."""
+
+    _fields_ = [
+        ("plan_id", c_uint64),
+        ("kind", c_uint32),
+        ("dtype", c_uint32),
+        ("op", c_uint32),
+        ("prescale", c_double),
+        ("postscale", c_double),
+        ("bytes", c_uint64),
+        ("depth", c_uint32),
+        ("n_members", c_uint32),
+        ("members", POINTER(c_uint32)),
+    ]
+
+
+class CRoundInfo(Structure):
+    """hvd_round_info."""
+
+    _fields_ = [
+        ("plan_id", c_uint64),
+        ("offset", c_uint64),
+        ("round", c_uint64),
+        ("age_ns", c_uint64),
+        ("n_members", c_uint32),
+        ("n_arrived", c_uint32),
+        ("phase", c_uint32),
+    ]
+
+
+class CRankInfo(Structure):
+    """hvd_rank_info."""
+
+    _fields_ = [
+        ("submits", c_uint64),
+        ("blocked", c_uint32),
+        ("blocked_tag", c_uint64),
+        ("blocked_ns", c_uint64),
+        ("claims", c_uint32),
+    ]
+
+
+class CArenaInfo(Structure):
+    """hvd_arena_info."""
+
+    _fields_ = [("used_bytes", c_uint64), ("free_touched_bytes", c_uint64), ("resident_bytes", c_uint64)]
+
+
+class CSegment(Structure):
+    """hvd_segment."""
+
+    _fields_ = [("input", c_void_p), ("output", c_void_p), ("bytes", c_uint64)]
+
+
+class CCopy(Structure):
+    """hvd_copy."""
+
+    _fields_ = [("member", c_uint32), ("source_offset", c_uint64), ("output", c_void_p), ("bytes", c_uint64)]
+
+
+_STATUS = c_int
+_FUNCTIONS: dict[str, tuple[object, list[object]]] = {
+    "hvd_abi_version": (c_uint32, []),
+    "hvd_reduce": (_STATUS, [c_int, c_int, c_double, c_double, c_void_p, c_void_p, c_uint32, c_uint64]),
+    "hvd_dtype_bytes": (c_uint32, [c_int]),
+    "hvd_kernel_name": (c_char_p, []),
+    "hvd_board_create": (_STATUS, [c_uint32, c_uint64, POINTER(c_void_p), POINTER(c_int)]),
+    "hvd_board_close": (None, [c_void_p]),
+    "hvd_board_plan_add": (_STATUS, [c_void_p, POINTER(CPlanSpec), POINTER(c_uint64)]),
+    "hvd_board_plan_remove": (_STATUS, [c_void_p, c_uint64]),
+    "hvd_board_plan_limit": (_STATUS, [c_void_p, c_uint64, c_uint64]),
+    "hvd_board_plan_arrivals": (_STATUS, [c_void_p, c_uint64, POINTER(c_uint64)]),
+    "hvd_board_plan_arrive_zeros": (_STATUS, [c_void_p, c_uint64, c_uint32, POINTER(c_uint64)]),
+    "hvd_board_watch_arrivals": (_STATUS, [c_void_p, c_int]),
+    "hvd_board_wait_bell": (_STATUS, [c_void_p, c_uint32]),
+    "hvd_board_ring_agent": (None, [c_void_p]),
+    "hvd_board_fail": (_STATUS, [c_void_p, _STATUS, c_char_p]),
+    "hvd_board_rank_dead": (_STATUS, [c_void_p, c_uint32]),
+    "hvd_board_scan": (_STATUS, [c_void_p, POINTER(CRoundInfo), c_uint32, POINTER(c_uint32)]),
+    "hvd_board_round_members": (_STATUS, [c_void_p, c_uint64, c_uint64, POINTER(c_uint8), POINTER(c_uint8)]),
+    "hvd_board_rank_info": (_STATUS, [c_void_p, c_uint32, POINTER(CRankInfo)]),
+    "hvd_board_help": (_STATUS, [c_void_p, POINTER(c_int), c_uint32, c_uint32]),
+    "hvd_arena_create": (_STATUS, [c_uint64, POINTER(c_void_p)]),
+    "hvd_arena_fd": (c_int, [c_void_p]),
+    "hvd_arena_base": (c_void_p, [c_void_p]),
+    "hvd_arena_alloc": (c_void_p, [c_void_p, c_uint64]),
+    "hvd_arena_free": (_STATUS, [c_void_p, c_void_p]),
+    "hvd_arena_stat": (_STATUS, [c_void_p, POINTER(CArenaInfo)]),
+    "hvd_arena_trim": (_STATUS, [c_void_p, c_uint64]),
+    "hvd_arena_close": (None, [c_void_p]),
+    "hvd_engine_open": (_STATUS, [c_int, c_void_p, c_uint32, POINTER(c_int), c_uint32, POINTER(c_void_p)]),
+    "hvd_engine_close": (None, [c_void_p]),
+    "hvd_engine_reason": (c_uint32, [c_void_p, c_char_p, c_uint32]),
+    "hvd_engine_state": (_STATUS, [c_void_p]),
+    "hvd_op_reduce": (_STATUS, [c_void_p, POINTER(CSegment), c_uint32, c_uint32, c_uint64, POINTER(c_int64)]),
+    "hvd_op_pull": (
+        _STATUS,
+        [c_void_p, POINTER(CSegment), c_uint32, POINTER(c_int64), c_uint32, c_uint64, POINTER(c_int64)],
+    ),
+    "hvd_op_bind": (_STATUS, [c_void_p, c_int64, c_uint64, POINTER(c_uint64)]),
+    "hvd_op_unbind": (_STATUS, [c_void_p, c_int64]),
+    "hvd_op_reduce_bound": (
+        _STATUS,
+        [c_void_p, c_uint64, c_void_p, c_void_p, c_uint64, c_uint32, c_uint64, POINTER(c_int64)],
+    ),
+    "hvd_op_wait": (_STATUS, [c_void_p, c_int64, c_uint32]),
+    "hvd_op_poll": (_STATUS, [c_void_p, c_int64]),
+    "hvd_op_fail": (_STATUS, [c_void_p, c_int64]),
+    "hvd_op_meta": (
+        _STATUS,
+        [c_void_p, c_int64, c_uint32, POINTER(c_int64), c_uint32, POINTER(c_uint32), POINTER(c_uint64)],
+    ),
+    "hvd_op_pull_copy": (_STATUS, [c_void_p, c_int64, POINTER(CCopy), c_uint32]),
+    "hvd_op_pull_reduce": (_STATUS, [c_void_p, c_int64, c_uint64, c_void_p, c_uint64]),
+    "hvd_op_done": (_STATUS, [c_void_p, c_int64]),
+}
+
+
+def library_path() -> Path:
+    """Where the library lies: beside this file, or where an editable install put it."""
+    beside = Path(__file__).with_name(_LIBRARY)
+    if beside.exists():
+        return beside
+    from importlib.metadata import PackageNotFoundError, files
+
+    try:
+        found = [f for f in files("hvd") or [] if f.name == _LIBRARY]
+    except PackageNotFoundError:
+        found = []
+    for entry in found:
+        path = Path(str(entry.locate()))
+        if path.exists():
+            return path
+    raise ImportError(f"{_LIBRARY} is not beside {__file__}: the installation is incomplete. Reinstall with `pip install hvd`.")
+
+
+def _load() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(library_path()))
+    for name, (result, arguments) in _FUNCTIONS.items():
+        function = getattr(library, name)
+        function.restype = result
+        function.argtypes = arguments
+    found = library.hvd_abi_version()
+    if found != ABI_VERSION:
+        raise ImportError(
+            f"{library_path()} has ABI version {found}, this package needs {ABI_VERSION}: two installations are mixed. "
+            "Uninstall hvd, then install it again."
+        )
+    return library
+
+
+lib = _load()

@@ -1,0 +1,2 @@
+#define HVD_ISA avx2
+#include "reduce_kernels.h"

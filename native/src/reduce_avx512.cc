@@ -1,0 +1,2 @@
+#define HVD_ISA avx512
+#include "reduce_kernels.h"

@@ -1,0 +1,2 @@
+#define HVD_ISA baseline
+#include "reduce_kernels.h"

@@ -1,0 +1,219 @@
+// hvd-warden: the small process under which an agent starts each rank.
+//
+//   hvd-warden --control FD --status FD --grace-ms N -- command args...
+//
+// It leads a session of its own and adopts orphans of its children, so that every descendant can be found.  The end of the control
+// pipe (its other end is closed, by exit or SIGKILL of the agent too) or a byte 'T' ends the tree: SIGTERM, after the grace SIGKILL
+// until nobody is left.  'K' kills at once.  When the command exits by itself, what it left behind is ended the same way.
+// Status lines: "started PID", "exec-failed ERRNO", then "exit CODE" or "signal NUMBER".
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace {
+
+struct Options {
+  int control = -1, status = -1;
+  long grace_ms = 5000;
+  char **command = nullptr;
+};
+
+struct Watch {
+  Options options;
+  pid_t main = -1;
+  bool main_over = false, control_open = true;
+  bool ending = false, killing = false;
+  long deadline_ms = 0;
+};
+
+long now_ms() {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return time.tv_sec * 1000L + time.tv_nsec / 1000000L;
+}
+
+bool parse(int argc, char **argv, Options &options) {
+  for (int i = 1; i < argc; ++i) {
+    if (!strcmp(argv[i], "--") && i + 1 < argc) {
+      options.command = argv + i + 1;
+      break;
+    }
+    if (i + 1 >= argc) return false;
+    if (!strcmp(argv[i], "--control")) options.control = atoi(argv[++i]);
+    else if (!strcmp(argv[i], "--status")) options.status = atoi(argv[++i]);
+    else if (!strcmp(argv[i], "--grace-ms")) options.grace_ms = atol(argv[++i]);
+    else return false;
+  }
+  return options.command && options.control >= 0 && options.status >= 0 && options.grace_ms >= 0;
+}
+
+void report(const Options &options, const char *word, long number) {
+  char line[64];
+  int bytes = snprintf(line, sizeof line, "%s %ld\n", word, number);
+  // The agent may be gone; then nobody wants to know.
+  if (write(options.status, line, static_cast<size_t>(bytes)) < 0) return;
+}
+
+// Parent of a process by /proc, 0 when it is gone.  The name may hold anything, so the fields start after the last ')'.
+pid_t parent_of(pid_t pid) {
+  char path[64], text[512];
+  snprintf(path, sizeof path, "/proc/%d/stat", pid);
+  int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return 0;
+  ssize_t bytes = read(file, text, sizeof text - 1);
+  close(file);
+  if (bytes <= 0) return 0;
+  text[bytes] = 0;
+  const char *after = strrchr(text, ')');
+  char state;
+  int parent = 0;
+  return after && sscanf(after + 1, " %c %d", &state, &parent) == 2 ? parent : 0;
+}
+
+std::vector<pid_t> descendants() {
+  std::multimap<pid_t, pid_t> children;
+  DIR *proc = opendir("/proc");
+  while (dirent *entry = proc ? readdir(proc) : nullptr) {
+    pid_t pid = atoi(entry->d_name);
+    if (pid > 0) children.emplace(parent_of(pid), pid);
+  }
+  if (proc) closedir(proc);
+  std::vector<pid_t> found{getpid()};
+  for (size_t i = 0; i < found.size(); ++i) {
+    auto range = children.equal_range(found[i]);
+    for (auto child = range.first; child != range.second; ++child) found.push_back(child->second);
+  }
+  found.erase(found.begin());
+  return found;
+}
+
+void signal_all(int number) {
+  for (pid_t pid : descendants()) {
+    kill(pid, number);
+    if (number == SIGTERM) kill(pid, SIGCONT);  // a stopped process must see it
+  }
+}
+
+void begin_end(Watch &watch, bool at_once) {
+  if (at_once && !watch.killing) {
+    watch.killing = watch.ending = true;
+    signal_all(SIGKILL);
+  } else if (!watch.ending) {
+    watch.ending = true;
+    watch.deadline_ms = now_ms() + watch.options.grace_ms;
+    signal_all(SIGTERM);
+  }
+}
+
+// Reaps all that ended; true when no child is left.
+bool reap(Watch &watch) {
+  for (;;) {
+    int status = 0;
+    pid_t pid = waitpid(-1, &status, WNOHANG);
+    if (pid < 0) return errno == ECHILD;
+    if (pid == 0) return false;
+    if (pid != watch.main) continue;
+    watch.main_over = true;
+    if (WIFSIGNALED(status)) report(watch.options, "signal", WTERMSIG(status));
+    else report(watch.options, "exit", WEXITSTATUS(status));
+  }
+}
+
+void read_control(Watch &watch) {
+  char bytes[64];
+  ssize_t count = read(watch.options.control, bytes, sizeof bytes);
+  if (count < 0 && (errno == EINTR || errno == EAGAIN)) return;
+  if (count <= 0) {
+    watch.control_open = false;
+    begin_end(watch, false);
+    return;
+  }
+  for (ssize_t i = 0; i < count; ++i)
+    if (bytes[i] == 'T' || bytes[i] == 'K') begin_end(watch, bytes[i] == 'K');
+}
+
+int run(Watch &watch, int signals) {
+  while (!reap(watch)) {
+    if (watch.main_over) begin_end(watch, false);
+    if (watch.ending && !watch.killing && now_ms() >= watch.deadline_ms) begin_end(watch, true);
+    if (watch.killing) signal_all(SIGKILL);  // whoever was forked meanwhile
+    pollfd wanted[2] = {{signals, POLLIN, 0}, {watch.control_open ? watch.options.control : -1, POLLIN, 0}};
+    int timeout = watch.killing ? 20 : watch.ending ? static_cast<int>(watch.deadline_ms - now_ms()) : -1;
+    poll(wanted, 2, watch.ending && timeout < 0 ? 0 : timeout);
+    signalfd_siginfo info;
+    while (read(signals, &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
+    }
+    if (wanted[1].revents) read_control(watch);
+  }
+  return 0;
+}
+
+[[noreturn]] void exec_command(const Options &options, int failure) {
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  for (int number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGQUIT}) signal(number, SIG_DFL);
+  setpgid(0, 0);
+  close(options.control);
+  close(options.status);
+  execvp(options.command[0], options.command);
+  int code = errno;
+  if (write(failure, &code, sizeof code) < 0) _exit(126);
+  _exit(code == ENOENT ? 127 : 126);
+}
+
+bool start(Watch &watch) {
+  int failure[2];
+  if (pipe2(failure, O_CLOEXEC) != 0) return false;
+  watch.main = fork();
+  if (watch.main < 0) return false;
+  if (watch.main == 0) exec_command(watch.options, failure[1]);
+  close(failure[1]);
+  report(watch.options, "started", watch.main);
+  int code = 0;
+  if (read(failure[0], &code, sizeof code) == static_cast<ssize_t>(sizeof code)) report(watch.options, "exec-failed", code);
+  close(failure[0]);
+  return true;
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+  Watch watch;
+  if (!parse(argc, argv, watch.options)) {
+    fprintf(stderr, "usage: hvd-warden --control FD --status FD --grace-ms N -- command args...\n");
+    return 2;
+  }
+  for (int number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGQUIT}) signal(number, SIG_IGN);
+  setsid();
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  sigset_t child;
+  sigemptyset(&child);
+  sigaddset(&child, SIGCHLD);
+  sigprocmask(SIG_BLOCK, &child, nullptr);
+  int signals = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+  fcntl(watch.options.control, F_SETFL, O_NONBLOCK);
+  if (signals < 0 || !start(watch)) {
+    report(watch.options, "exec-failed", errno);
+    return 1;
+  }
+  // The rank's output belongs to the rank: its pipes must close when it and its children do.
+  close(0);
+  close(1);
+  close(2);
+  return run(watch, signals);
+}

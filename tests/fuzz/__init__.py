@@ -1,0 +1,1 @@
+"""Seeded random programs, run by real ranks and compared with NumPy."""
