@@ -1,0 +1,443 @@
+import worker_pb2 as _worker_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class AgentReport(_message.Message):
+    __slots__ = ("epoch", "register", "rank_hello", "announcements", "held", "plan_retired", "join_requested", "join_quiet", "set_add_requested", "set_remove_requested", "rank_left", "rank_started", "rank_exited", "observation")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REGISTER_FIELD_NUMBER: _ClassVar[int]
+    RANK_HELLO_FIELD_NUMBER: _ClassVar[int]
+    ANNOUNCEMENTS_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    PLAN_RETIRED_FIELD_NUMBER: _ClassVar[int]
+    JOIN_REQUESTED_FIELD_NUMBER: _ClassVar[int]
+    JOIN_QUIET_FIELD_NUMBER: _ClassVar[int]
+    SET_ADD_REQUESTED_FIELD_NUMBER: _ClassVar[int]
+    SET_REMOVE_REQUESTED_FIELD_NUMBER: _ClassVar[int]
+    RANK_LEFT_FIELD_NUMBER: _ClassVar[int]
+    RANK_STARTED_FIELD_NUMBER: _ClassVar[int]
+    RANK_EXITED_FIELD_NUMBER: _ClassVar[int]
+    OBSERVATION_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    register: Register
+    rank_hello: RankHello
+    announcements: Announcements
+    held: Held
+    plan_retired: PlanRetired
+    join_requested: JoinRequested
+    join_quiet: JoinQuiet
+    set_add_requested: SetAddRequested
+    set_remove_requested: SetRemoveRequested
+    rank_left: RankLeft
+    rank_started: RankStarted
+    rank_exited: RankExited
+    observation: Observation
+    def __init__(self, epoch: _Optional[int] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., rank_hello: _Optional[_Union[RankHello, _Mapping]] = ..., announcements: _Optional[_Union[Announcements, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., plan_retired: _Optional[_Union[PlanRetired, _Mapping]] = ..., join_requested: _Optional[_Union[JoinRequested, _Mapping]] = ..., join_quiet: _Optional[_Union[JoinQuiet, _Mapping]] = ..., set_add_requested: _Optional[_Union[SetAddRequested, _Mapping]] = ..., set_remove_requested: _Optional[_Union[SetRemoveRequested, _Mapping]] = ..., rank_left: _Optional[_Union[RankLeft, _Mapping]] = ..., rank_started: _Optional[_Union[RankStarted, _Mapping]] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., observation: _Optional[_Union[Observation, _Mapping]] = ...) -> None: ...
+
+class Register(_message.Message):
+    __slots__ = ("agent", "host", "slots", "labels")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    AGENT_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    agent: str
+    host: str
+    slots: int
+    labels: _containers.ScalarMap[str, str]
+    def __init__(self, agent: _Optional[str] = ..., host: _Optional[str] = ..., slots: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class RankHello(_message.Message):
+    __slots__ = ("rank", "generation", "pid", "process_sets", "dynamic_process_sets")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_SETS_FIELD_NUMBER: _ClassVar[int]
+    DYNAMIC_PROCESS_SETS_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    generation: int
+    pid: int
+    process_sets: _containers.RepeatedCompositeFieldContainer[_worker_pb2.ProcessSet]
+    dynamic_process_sets: bool
+    def __init__(self, rank: _Optional[int] = ..., generation: _Optional[int] = ..., pid: _Optional[int] = ..., process_sets: _Optional[_Iterable[_Union[_worker_pb2.ProcessSet, _Mapping]]] = ..., dynamic_process_sets: bool = ...) -> None: ...
+
+class Announcement(_message.Message):
+    __slots__ = ("rank", "request", "signature", "contested_plan", "contested_round")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    CONTESTED_PLAN_FIELD_NUMBER: _ClassVar[int]
+    CONTESTED_ROUND_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    request: int
+    signature: _worker_pb2.Signature
+    contested_plan: int
+    contested_round: int
+    def __init__(self, rank: _Optional[int] = ..., request: _Optional[int] = ..., signature: _Optional[_Union[_worker_pb2.Signature, _Mapping]] = ..., contested_plan: _Optional[int] = ..., contested_round: _Optional[int] = ...) -> None: ...
+
+class Announcements(_message.Message):
+    __slots__ = ("items",)
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    items: _containers.RepeatedCompositeFieldContainer[Announcement]
+    def __init__(self, items: _Optional[_Iterable[_Union[Announcement, _Mapping]]] = ...) -> None: ...
+
+class RankCount(_message.Message):
+    __slots__ = ("rank", "count")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    count: int
+    def __init__(self, rank: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+
+class Held(_message.Message):
+    __slots__ = ("plan", "arrivals")
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    ARRIVALS_FIELD_NUMBER: _ClassVar[int]
+    plan: int
+    arrivals: _containers.RepeatedCompositeFieldContainer[RankCount]
+    def __init__(self, plan: _Optional[int] = ..., arrivals: _Optional[_Iterable[_Union[RankCount, _Mapping]]] = ...) -> None: ...
+
+class PlanRetired(_message.Message):
+    __slots__ = ("plan",)
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    plan: int
+    def __init__(self, plan: _Optional[int] = ...) -> None: ...
+
+class JoinRequested(_message.Message):
+    __slots__ = ("rank", "request")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    request: int
+    def __init__(self, rank: _Optional[int] = ..., request: _Optional[int] = ...) -> None: ...
+
+class JoinQuiet(_message.Message):
+    __slots__ = ("plans",)
+    PLANS_FIELD_NUMBER: _ClassVar[int]
+    plans: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, plans: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class SetAddRequested(_message.Message):
+    __slots__ = ("rank", "request", "ranks")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    request: int
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, rank: _Optional[int] = ..., request: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class SetRemoveRequested(_message.Message):
+    __slots__ = ("rank", "request", "id")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    request: int
+    id: int
+    def __init__(self, rank: _Optional[int] = ..., request: _Optional[int] = ..., id: _Optional[int] = ...) -> None: ...
+
+class RankLeft(_message.Message):
+    __slots__ = ("rank", "generation")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    generation: int
+    def __init__(self, rank: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
+
+class RankStarted(_message.Message):
+    __slots__ = ("rank", "pid")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    pid: int
+    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ...) -> None: ...
+
+class RankExited(_message.Message):
+    __slots__ = ("rank", "pid", "code", "signal", "left", "last_lines", "start_error")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    LAST_LINES_FIELD_NUMBER: _ClassVar[int]
+    START_ERROR_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    pid: int
+    code: int
+    signal: int
+    left: bool
+    last_lines: str
+    start_error: str
+    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., code: _Optional[int] = ..., signal: _Optional[int] = ..., left: bool = ..., last_lines: _Optional[str] = ..., start_error: _Optional[str] = ...) -> None: ...
+
+class OpenRound(_message.Message):
+    __slots__ = ("plan", "round", "age_s", "missing", "holders")
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    AGE_S_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    plan: int
+    round: int
+    age_s: float
+    missing: _containers.RepeatedScalarFieldContainer[int]
+    holders: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, plan: _Optional[int] = ..., round: _Optional[int] = ..., age_s: _Optional[float] = ..., missing: _Optional[_Iterable[int]] = ..., holders: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class RankState(_message.Message):
+    __slots__ = ("rank", "submits", "blocked", "blocked_request", "blocked_s", "process_state")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    SUBMITS_FIELD_NUMBER: _ClassVar[int]
+    BLOCKED_FIELD_NUMBER: _ClassVar[int]
+    BLOCKED_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    BLOCKED_S_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_STATE_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    submits: int
+    blocked: int
+    blocked_request: int
+    blocked_s: float
+    process_state: str
+    def __init__(self, rank: _Optional[int] = ..., submits: _Optional[int] = ..., blocked: _Optional[int] = ..., blocked_request: _Optional[int] = ..., blocked_s: _Optional[float] = ..., process_state: _Optional[str] = ...) -> None: ...
+
+class Observation(_message.Message):
+    __slots__ = ("rounds", "ranks", "plans_used", "blocked_on")
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    PLANS_USED_FIELD_NUMBER: _ClassVar[int]
+    BLOCKED_ON_FIELD_NUMBER: _ClassVar[int]
+    rounds: _containers.RepeatedCompositeFieldContainer[OpenRound]
+    ranks: _containers.RepeatedCompositeFieldContainer[RankState]
+    plans_used: _containers.RepeatedScalarFieldContainer[int]
+    blocked_on: _containers.RepeatedCompositeFieldContainer[BlockedOn]
+    def __init__(self, rounds: _Optional[_Iterable[_Union[OpenRound, _Mapping]]] = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., plans_used: _Optional[_Iterable[int]] = ..., blocked_on: _Optional[_Iterable[_Union[BlockedOn, _Mapping]]] = ...) -> None: ...
+
+class BlockedOn(_message.Message):
+    __slots__ = ("rank", "plan", "round", "name")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    plan: int
+    round: int
+    name: str
+    def __init__(self, rank: _Optional[int] = ..., plan: _Optional[int] = ..., round: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
+
+class Order(_message.Message):
+    __slots__ = ("epoch", "registered", "start_ranks", "stop_ranks", "epoch_start", "rank_rejected", "plan_made", "refusal", "hold", "retire_plan", "joined_ranks", "all_joined", "join_done", "set_added", "set_removed", "end_epoch", "warn", "job_finished")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REGISTERED_FIELD_NUMBER: _ClassVar[int]
+    START_RANKS_FIELD_NUMBER: _ClassVar[int]
+    STOP_RANKS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_START_FIELD_NUMBER: _ClassVar[int]
+    RANK_REJECTED_FIELD_NUMBER: _ClassVar[int]
+    PLAN_MADE_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    HOLD_FIELD_NUMBER: _ClassVar[int]
+    RETIRE_PLAN_FIELD_NUMBER: _ClassVar[int]
+    JOINED_RANKS_FIELD_NUMBER: _ClassVar[int]
+    ALL_JOINED_FIELD_NUMBER: _ClassVar[int]
+    JOIN_DONE_FIELD_NUMBER: _ClassVar[int]
+    SET_ADDED_FIELD_NUMBER: _ClassVar[int]
+    SET_REMOVED_FIELD_NUMBER: _ClassVar[int]
+    END_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    WARN_FIELD_NUMBER: _ClassVar[int]
+    JOB_FINISHED_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    registered: Registered
+    start_ranks: StartRanks
+    stop_ranks: StopRanks
+    epoch_start: EpochStart
+    rank_rejected: RankRejected
+    plan_made: PlanMade
+    refusal: Refusal
+    hold: Hold
+    retire_plan: RetirePlan
+    joined_ranks: JoinedRanks
+    all_joined: AllJoined
+    join_done: JoinDone
+    set_added: SetAdded
+    set_removed: SetRemoved
+    end_epoch: EndEpoch
+    warn: Warn
+    job_finished: JobFinished
+    def __init__(self, epoch: _Optional[int] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., start_ranks: _Optional[_Union[StartRanks, _Mapping]] = ..., stop_ranks: _Optional[_Union[StopRanks, _Mapping]] = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., rank_rejected: _Optional[_Union[RankRejected, _Mapping]] = ..., plan_made: _Optional[_Union[PlanMade, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., retire_plan: _Optional[_Union[RetirePlan, _Mapping]] = ..., joined_ranks: _Optional[_Union[JoinedRanks, _Mapping]] = ..., all_joined: _Optional[_Union[AllJoined, _Mapping]] = ..., join_done: _Optional[_Union[JoinDone, _Mapping]] = ..., set_added: _Optional[_Union[SetAdded, _Mapping]] = ..., set_removed: _Optional[_Union[SetRemoved, _Mapping]] = ..., end_epoch: _Optional[_Union[EndEpoch, _Mapping]] = ..., warn: _Optional[_Union[Warn, _Mapping]] = ..., job_finished: _Optional[_Union[JobFinished, _Mapping]] = ...) -> None: ...
+
+class Registered(_message.Message):
+    __slots__ = ("incarnation",)
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    def __init__(self, incarnation: _Optional[int] = ...) -> None: ...
+
+class RankPlace(_message.Message):
+    __slots__ = ("rank", "agent", "host", "local_rank", "local_size", "cross_rank", "cross_size")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    AGENT_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_SIZE_FIELD_NUMBER: _ClassVar[int]
+    CROSS_RANK_FIELD_NUMBER: _ClassVar[int]
+    CROSS_SIZE_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    agent: str
+    host: str
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    def __init__(self, rank: _Optional[int] = ..., agent: _Optional[str] = ..., host: _Optional[str] = ..., local_rank: _Optional[int] = ..., local_size: _Optional[int] = ..., cross_rank: _Optional[int] = ..., cross_size: _Optional[int] = ...) -> None: ...
+
+class StartRanks(_message.Message):
+    __slots__ = ("command", "environment", "directory", "size", "places")
+    class EnvironmentEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    command: _containers.RepeatedScalarFieldContainer[str]
+    environment: _containers.ScalarMap[str, str]
+    directory: str
+    size: int
+    places: _containers.RepeatedCompositeFieldContainer[RankPlace]
+    def __init__(self, command: _Optional[_Iterable[str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., directory: _Optional[str] = ..., size: _Optional[int] = ..., places: _Optional[_Iterable[_Union[RankPlace, _Mapping]]] = ...) -> None: ...
+
+class StopRanks(_message.Message):
+    __slots__ = ("reason", "grace_s")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    GRACE_S_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    grace_s: float
+    def __init__(self, reason: _Optional[str] = ..., grace_s: _Optional[float] = ...) -> None: ...
+
+class EpochStart(_message.Message):
+    __slots__ = ("places", "process_sets")
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_SETS_FIELD_NUMBER: _ClassVar[int]
+    places: _containers.RepeatedCompositeFieldContainer[RankPlace]
+    process_sets: _containers.RepeatedCompositeFieldContainer[_worker_pb2.ProcessSet]
+    def __init__(self, places: _Optional[_Iterable[_Union[RankPlace, _Mapping]]] = ..., process_sets: _Optional[_Iterable[_Union[_worker_pb2.ProcessSet, _Mapping]]] = ...) -> None: ...
+
+class RankRejected(_message.Message):
+    __slots__ = ("rank", "reason", "retry")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    RETRY_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    reason: str
+    retry: bool
+    def __init__(self, rank: _Optional[int] = ..., reason: _Optional[str] = ..., retry: bool = ...) -> None: ...
+
+class RankRequest(_message.Message):
+    __slots__ = ("rank", "request")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    request: int
+    def __init__(self, rank: _Optional[int] = ..., request: _Optional[int] = ...) -> None: ...
+
+class PlanMade(_message.Message):
+    __slots__ = ("plan", "signature", "members", "requests")
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    plan: int
+    signature: _worker_pb2.Signature
+    members: _containers.RepeatedScalarFieldContainer[int]
+    requests: _containers.RepeatedCompositeFieldContainer[RankRequest]
+    def __init__(self, plan: _Optional[int] = ..., signature: _Optional[_Union[_worker_pb2.Signature, _Mapping]] = ..., members: _Optional[_Iterable[int]] = ..., requests: _Optional[_Iterable[_Union[RankRequest, _Mapping]]] = ...) -> None: ...
+
+class Refusal(_message.Message):
+    __slots__ = ("requests", "error")
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    requests: _containers.RepeatedCompositeFieldContainer[RankRequest]
+    error: _worker_pb2.Error
+    def __init__(self, requests: _Optional[_Iterable[_Union[RankRequest, _Mapping]]] = ..., error: _Optional[_Union[_worker_pb2.Error, _Mapping]] = ...) -> None: ...
+
+class Hold(_message.Message):
+    __slots__ = ("plan",)
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    plan: int
+    def __init__(self, plan: _Optional[int] = ...) -> None: ...
+
+class RetirePlan(_message.Message):
+    __slots__ = ("plan", "limit")
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    plan: int
+    limit: int
+    def __init__(self, plan: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class JoinedRanks(_message.Message):
+    __slots__ = ("ranks",)
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, ranks: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class AllJoined(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class JoinDone(_message.Message):
+    __slots__ = ("last_rank", "requests")
+    LAST_RANK_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    last_rank: int
+    requests: _containers.RepeatedCompositeFieldContainer[RankRequest]
+    def __init__(self, last_rank: _Optional[int] = ..., requests: _Optional[_Iterable[_Union[RankRequest, _Mapping]]] = ...) -> None: ...
+
+class SetAdded(_message.Message):
+    __slots__ = ("process_set", "requests")
+    PROCESS_SET_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    process_set: _worker_pb2.ProcessSet
+    requests: _containers.RepeatedCompositeFieldContainer[RankRequest]
+    def __init__(self, process_set: _Optional[_Union[_worker_pb2.ProcessSet, _Mapping]] = ..., requests: _Optional[_Iterable[_Union[RankRequest, _Mapping]]] = ...) -> None: ...
+
+class SetRemoved(_message.Message):
+    __slots__ = ("id", "requests")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    requests: _containers.RepeatedCompositeFieldContainer[RankRequest]
+    def __init__(self, id: _Optional[int] = ..., requests: _Optional[_Iterable[_Union[RankRequest, _Mapping]]] = ...) -> None: ...
+
+class EndEpoch(_message.Message):
+    __slots__ = ("error",)
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    error: _worker_pb2.Error
+    def __init__(self, error: _Optional[_Union[_worker_pb2.Error, _Mapping]] = ...) -> None: ...
+
+class Warn(_message.Message):
+    __slots__ = ("text",)
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    def __init__(self, text: _Optional[str] = ...) -> None: ...
+
+class JobFinished(_message.Message):
+    __slots__ = ("code", "text")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    text: str
+    def __init__(self, code: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
