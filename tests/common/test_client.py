@@ -206,7 +206,7 @@ def test_a_completed_round_beats_the_end(rank: Rank) -> None:
 def test_board_may_fail_before_the_message_is_here(
     rank: Rank, status: int, error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("horovod.common.client._END_TEXT_S", 0.0)
+    monkeypatch.setattr("horovod.common.member._END_TEXT_S", 0.0)
     planned(rank, named("x"))
     op = rank.submit(named("x"))
     rank.engine.text = "rank 1 is gone"

@@ -1,7 +1,6 @@
-"""The client of a rank that has an agent: one epoch's membership, from Welcome to leave.
+"""The client of a rank that has an agent: what bindings call, from Welcome to leave.
 
-Owns the engine's view of the board and the core's tables.  One lock guards both; it is never held while waiting, and no
-other process can hold it.  Steady state: a submit looks the plan up in one dictionary and calls the engine once, and no
+Steady state: a submit looks the plan up in one dictionary and calls the engine once, and no
 message is sent.  Everything else goes through the core, whose commands are carried out under the lock.
 
 Threads: users' threads, and the session's reader while the epoch lasts.  The engine is closed only when no thread is
@@ -10,92 +9,43 @@ inside it (``enter``/``exit``).
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from horovod.common.checks import check_submit
-from horovod.common.core import ClientCore, OperationState, Plan, Signature
+from horovod.common.core import OperationState, Plan, Signature
 from horovod.common.core.events import (
-    Announce,
-    Bind,
-    Bound,
-    Command,
     EpochEnded,
     FailOp,
     Finished,
     Marked,
-    PlanReady,
-    Refused,
-    Retire,
-    RetireAck,
     Submit,
-    Unbind,
-    Unbound,
 )
-from horovod.common.engine import CANCELLED, CLOSED, FAILED, MARKED, OK, Engine, status_text
+from horovod.common.engine import CLOSED, FAILED, MARKED, OK, Engine, status_text
 from horovod.common.exceptions import (
     AgentLostError,
     DuplicateNameError,
     EngineError,
     ErrorKind,
-    HorovodInternalError,
     NotInitializedError,
-    UsageError,
     error_of_kind,
 )
+from horovod.common.member import SHUT_DOWN_TEXT, EpochMember
 from horovod.common.operations import AgentOp, AgentPullOp
-from horovod.common.process import Membership, Process, join_epoch
-from horovod.common.replies import Replies
+from horovod.common.process import join_epoch
 from horovod.common.types import ArenaBuffer, Buffer, ProcessSetInfo
-from horovod.common.wire import announce_message
 from horovod.proto import worker_pb2
 
 __all__ = ["AgentClient"]
 
-_log = logging.getLogger("horovod")
-
 _SMALL_BYTES = 64 << 10  # copied in under the lock; larger asynchronous payloads are staged before it is taken
 _LEAVE_S = 10.0
-_END_TEXT_S = 1.0
-_AGENT_LOST = -1
-_SHUT_DOWN_TEXT = "Horovod has been shut down. This process called shutdown while operations were open."
 
 
-class AgentClient:
+class AgentClient(EpochMember):
     """One rank's membership in one epoch; see ``horovod.common.types.Client``."""
-
-    def __init__(self, process: Process, membership: Membership, engine: Engine) -> None:
-        welcome = membership.welcome
-        self.rank: int = welcome.rank
-        self.size: int = welcome.size
-        self.local_rank: int = welcome.local_rank
-        self.local_size: int = welcome.local_size
-        self.cross_rank: int = welcome.cross_rank
-        self.cross_size: int = welcome.cross_size
-        self.homogeneous: bool = welcome.homogeneous
-        self._generation = membership.generation
-        self._process = process
-        self._session = membership.session
-        self._engine = engine
-        self._lock = threading.RLock()
-        self._core = ClientCore()
-        self._live = self._core.live
-        self._sets = {entry.id: tuple(entry.ranks) for entry in welcome.process_sets}
-        self._replies = Replies()
-        self._ended = threading.Event()
-        self._inside = 0
-        self._gone = ""
-        self._staged_bytes = 0
-        self._commands: dict[type, Callable[[Any], None]] = {
-            Announce: self._do_announce,
-            Bind: self._do_bind,
-            Unbind: self._do_unbind,
-            FailOp: self._do_fail,
-            RetireAck: self._do_acknowledge,
-        }
 
     @classmethod
     def start(cls, settings: Any, sets: Sequence[Sequence[int]]) -> AgentClient:
@@ -206,8 +156,7 @@ class AgentClient:
     def _raise_status(self, op: AgentOp, status: int) -> None:
         """A submit that the engine refused."""
         if status in (CLOSED, FAILED):
-            kind, text = self._end_of_epoch(status, 0)
-            raise self._error_of(kind, text)
+            raise self._error_of(*self._end_of_epoch(status, 0))
         raise EngineError(f"{op.name}: {status_text(status)}.")
 
     # ---- what operations call
@@ -243,128 +192,8 @@ class AgentClient:
 
     def error(self, op: AgentOp) -> Exception:
         """A fresh exception for a failed operation."""
-        kind, text = op.failure or (ErrorKind.SHUT_DOWN, _SHUT_DOWN_TEXT)
+        kind, text = op.failure or (ErrorKind.SHUT_DOWN, SHUT_DOWN_TEXT)
         return self._error_of(kind, text)
-
-    def _error_of(self, kind: int, text: str) -> HorovodInternalError | UsageError:
-        return AgentLostError(text) if kind == _AGENT_LOST else error_of_kind(kind, text)
-
-    def _failure(self, op: AgentOp, status: int) -> tuple[int, str]:
-        if op.failure is not None:
-            return op.failure
-        if status in (CLOSED, FAILED):
-            return self._end_of_epoch(status, _END_TEXT_S)
-        if status == CANCELLED:
-            return ErrorKind.SHUT_DOWN, self._gone or _SHUT_DOWN_TEXT
-        return -2, f"{op.name}: {status_text(status)}."
-
-    def _end_of_epoch(self, status: int, patience_s: float) -> tuple[int, str]:
-        """Kind and text of the end; the board may know it a moment before the agent's message is here."""
-        if patience_s:
-            self._ended.wait(patience_s)
-        ended = self._core.ended
-        if ended is not None:
-            return ended.kind, ended.text
-        text = self._engine.reason() or status_text(status)
-        return (ErrorKind.SHUT_DOWN if status == CLOSED else ErrorKind.LOST), text
-
-    # ---- commands of the core
-
-    def _run(self, commands: Iterable[Command]) -> None:
-        for command in commands:
-            self._commands[type(command)](command)
-
-    def _do_announce(self, command: Announce) -> None:
-        self._send(announce_message(command))
-
-    def _do_bind(self, command: Bind) -> None:
-        op, plan = command.op, command.plan
-        assert isinstance(op, AgentOp)
-        status, round_number = self._engine.bind(op.handle, plan.offset)
-        if status == OK:
-            self._run(self._core.handle(Bound(op, plan, round_number)))
-        elif status == MARKED:
-            self._run(self._core.handle(Marked(op, plan)))
-        else:
-            kind, text = self._failure(op, status) if status not in (CLOSED, FAILED) else self._end_of_epoch(status, 0)
-            self._do_fail(FailOp(op, kind, text))
-
-    def _do_unbind(self, command: Unbind) -> None:
-        gone = tuple(op for op in command.ops if isinstance(op, AgentOp) and self._engine.unbind(op.handle))
-        self._run(self._core.handle(Unbound(command.plan, gone)))
-
-    def _do_fail(self, command: FailOp) -> None:
-        op = command.op
-        assert isinstance(op, AgentOp)
-        op.failure = (command.kind, command.text)
-        op.state = OperationState.GONE
-        self._engine.fail(op.handle)
-
-    def _do_acknowledge(self, command: RetireAck) -> None:
-        self._send(worker_pb2.WorkerMessage(retire_ack=worker_pb2.RetireAck(plans=command.plans)))
-
-    def _send(self, message: worker_pb2.WorkerMessage) -> None:
-        try:
-            self._session.send(message)
-        except AgentLostError as error:
-            self.lost(str(error))
-
-    # ---- words from the agent, in the reader thread
-
-    def deliver(self, message: worker_pb2.AgentMessage) -> bool:
-        """Takes a message of the agent; False after the last one."""
-        kind = message.WhichOneof("body")
-        with self._lock:
-            if self._gone:
-                return kind != "closed"
-            if kind == "plan_ready":
-                ready = message.plan_ready
-                self._run(self._core.handle(PlanReady(ready.plan, ready.offset, tuple(ready.requests))))
-            elif kind == "refused":
-                self._refused(message.refused)
-            elif kind == "retire":
-                self._run(self._core.handle(Retire(message.retire.plan, message.retire.limit)))
-            elif kind == "epoch_ended":
-                self._end(message.epoch_ended.error.kind, message.epoch_ended.error.text, board_fails=True)
-            elif kind in ("joined", "process_set_ready", "process_set_removed"):
-                self._answered(message)
-            elif kind == "warning":
-                _log.warning("%s", message.warning.text)
-        return kind != "closed"
-
-    def _refused(self, refused: worker_pb2.Refused) -> None:
-        error = self._error_of(refused.error.kind, refused.error.text)
-        if not self._replies.fail(refused.request, error):
-            self._run(self._core.handle(Refused(refused.request, refused.error.kind, refused.error.text)))
-
-    def _answered(self, message: worker_pb2.AgentMessage) -> None:
-        if message.HasField("joined"):
-            self._replies.answer(message.joined.request, message.joined.last_rank)
-        elif message.HasField("process_set_ready"):
-            ready = message.process_set_ready
-            self._sets[ready.process_set.id] = tuple(ready.process_set.ranks)
-            self._replies.answer(ready.request, ready.process_set.id)
-        else:
-            self._sets.pop(message.process_set_removed.id, None)
-            self._replies.answer(message.process_set_removed.request, message.process_set_removed.id)
-
-    def idle(self) -> None:
-        """Staging memory that the last seconds did not need goes back to the system."""
-        keep, self._staged_bytes = self._staged_bytes, 0
-        with self._lock:
-            if not self._gone:
-                self._process.trim(keep)
-
-    def lost(self, reason: str) -> None:
-        """The agent is gone: nobody fails the board, so everything that is open ends here."""
-        with self._lock:
-            if not self._gone:
-                self._end(_AGENT_LOST, reason, board_fails=False)
-
-    def _end(self, kind: int, text: str, board_fails: bool) -> None:
-        self._run(self._core.handle(EpochEnded(kind, text, board_fails)))
-        self._replies.fail_all(self._error_of(kind, text))
-        self._ended.set()
 
     # ---- questions to the agent
 
@@ -417,9 +246,9 @@ class AgentClient:
         with self._lock:
             if self._gone:
                 return
-            self._run(self._core.handle(EpochEnded(ErrorKind.SHUT_DOWN, _SHUT_DOWN_TEXT, board_fails=False)))
+            self._run(self._core.handle(EpochEnded(ErrorKind.SHUT_DOWN, SHUT_DOWN_TEXT, board_fails=False)))
             self._fail_bound()
-            self._replies.fail_all(error_of_kind(ErrorKind.SHUT_DOWN, _SHUT_DOWN_TEXT))
+            self._replies.fail_all(error_of_kind(ErrorKind.SHUT_DOWN, SHUT_DOWN_TEXT))
             self._ended.set()
             self._gone = "Horovod has not been initialized; use hvd.init()."
         self._wait_outside()
@@ -431,7 +260,7 @@ class AgentClient:
         for plan in self._core.plans.values():
             for op in plan.ops:
                 if isinstance(op, AgentOp) and op.failure is None:
-                    self._do_fail(FailOp(op, ErrorKind.SHUT_DOWN, _SHUT_DOWN_TEXT))
+                    self._do_fail(FailOp(op, ErrorKind.SHUT_DOWN, SHUT_DOWN_TEXT))
 
     def _wait_outside(self) -> None:
         """Until no thread is inside the engine; those inside come out within a slice."""

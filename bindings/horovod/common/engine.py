@@ -8,7 +8,7 @@ from __future__ import annotations
 import array
 import ctypes
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from horovod import native
 from horovod.common.exceptions import EngineError
@@ -32,7 +32,7 @@ _BLOCKING = 1
 
 _TEXTS = {
     INVALID: "the engine refused an argument",
-    MEMORY: "shared memory is exhausted (the arena's size is HVD_ARENA_BYTES; memory limits of the container count too)",
+    MEMORY: "shared memory is exhausted (HVD_ARENA_BYTES sets its size; memory limits of the container count too)",
     CLOSED: "the epoch was closed",
     FAILED: "the epoch failed",
     CANCELLED: "the operation was cancelled",
@@ -159,7 +159,7 @@ class NativeEngine:
     def pull_copy(self, handle: int, copies: Sequence[Copy]) -> int:
         """hvd_op_pull_copy; the status."""
         flat = array.array("Q", [number for copy in copies for number in copy])
-        pieces = ctypes.cast(flat.buffer_info()[0], self._lib.hvd_op_pull_copy.argtypes[2])
+        pieces = _pointer(flat, self._lib.hvd_op_pull_copy.argtypes[2])
         status: int = self._lib.hvd_op_pull_copy(self._engine, handle, pieces, len(copies))
         return status
 
@@ -185,5 +185,10 @@ class NativeEngine:
             self._lib.hvd_engine_close(engine)
 
 
-def _segments(flat: array.array[int]) -> object:
-    return ctypes.cast(flat.buffer_info()[0], native.lib.hvd_op_reduce.argtypes[1])
+def _segments(flat: array.array[int]) -> Any:
+    return _pointer(flat, native.lib.hvd_op_reduce.argtypes[1])
+
+
+def _pointer(flat: array.array[int], kind: Any) -> Any:
+    """The array as a pointer to records of 64-bit fields; the caller keeps the array alive."""
+    return ctypes.cast(flat.buffer_info()[0], kind)

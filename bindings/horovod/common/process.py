@@ -107,8 +107,8 @@ def _after_fork_in_child() -> None:
     if parents.client is None:
         return
     text = (
-        f"This process was forked from rank {parents.rank} after hvd.init() and is not a rank itself: it may use tensors "
-        "that it inherited, but it can't call Horovod. Call Horovod in the parent, or start the child with spawn."
+        f"This process was forked from rank {parents.rank} after hvd.init() and is not a rank itself: it may use "
+        "tensors that it inherited, but it can't call Horovod. Call Horovod in the parent, or start the child with spawn."
     )
     parents.client.disown(text)
     basics.disown(text)
@@ -181,7 +181,7 @@ def _open_board(process: Process, welcome: worker_pb2.Welcome, descriptors: list
     try:
         if len(descriptors) != 1 + welcome.local_size:
             raise StartError(
-                f"The agent sent {len(descriptors)} descriptors, but a board and {welcome.local_size} arenas are expected: "
+                f"The agent sent {len(descriptors)} descriptors where {1 + welcome.local_size} are expected: "
                 "its version differs from this one."
             )
         return NativeEngine(descriptors[0], process.arena.pointer, welcome.local_rank, descriptors[1:])

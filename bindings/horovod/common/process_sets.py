@@ -1,8 +1,8 @@
 """Process sets: groups of ranks that run collectives of their own.
 
 Ids follow fixed rules: 0 is everybody, sets given to ``init`` get 1, 2, … in their order, sets added later take the id
-that was freed first.  The order in which ranks are given does not matter.  A :class:`ProcessSet` is only a Python object
-until it is registered; then ``process_set_id`` says which set it stands for.
+that was freed first.  The order in which ranks are given does not matter.  A :class:`ProcessSet` is just an object until
+it is registered; then ``process_set_id`` says which set it stands for.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Removes a set on all ranks, which must all call this; False for the global set and for one that isn't registered."""
+    """Removes a set on all ranks, which must all call this; False for the global set and an unregistered one."""
     set_id = process_set.process_set_id
     if set_id is None or set_id == 0:
         return False

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from google.protobuf.message import DecodeError
+
 from horovod.common.exceptions import AgentLostError, StartError
 from horovod.common.frames import FrameError, FrameReader, frame
 from horovod.proto import worker_pb2
@@ -165,7 +166,7 @@ class Session:
             listener.lost(str(error))
 
     def stop_reading(self, timeout_s: float) -> bool:
-        """Waits for the reader to end by itself (after Closed); a reader that does not is cut off with the connection."""
+        """Waits for the reader to end by itself (after Closed); one that does not is cut off."""
         reader = self._reader
         if reader is None:
             return not self.lost

@@ -92,7 +92,7 @@ class _SoloPullOp:
     def _address(self, offset: int, nbytes: int) -> int:
         if offset < 0 or nbytes < 0 or offset + nbytes > len(self._data):
             raise UsageError(f"{full_name(self._signature)}: bytes {offset} to {offset + nbytes} lie outside the data.")
-        return (ctypes.cast(self._data, ctypes.c_void_p).value or 0) + offset
+        return (ctypes.cast(ctypes.c_char_p(self._data), ctypes.c_void_p).value or 0) + offset
 
     def _check_member(self, member: int) -> None:
         if member != 0:

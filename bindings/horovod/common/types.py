@@ -113,7 +113,7 @@ class Client(Protocol):
         keep: object = None,
         name: str | None = None,
     ) -> PullOp:
-        """Submits an ALLGATHER, BROADCAST, ALLTOALL or REDUCESCATTER: (address, bytes) pieces and integers to publish."""
+        """Submits an ALLGATHER, BROADCAST, ALLTOALL or REDUCESCATTER: (address, bytes) pieces, integers."""
         ...
 
     def join(self) -> int:

@@ -169,7 +169,7 @@ def _leading_digits(text: str) -> Iterable[str]:
 def is_version_greater_equal_than(ver: str, target: str) -> bool:
     """Compares versions of the form x.y.z; ValueError for others."""
     if not isinstance(ver, str) or not isinstance(target, str):
-        raise ValueError("Versions must be strings.")  # noqa: TRY004 - callers expect ValueError
+        raise ValueError("Versions must be strings.")
     if len(target.split(".")) != 3 or not all(part.isdigit() for part in target.split(".")):
         raise ValueError(f"Version {target!r} must look like x.y.z.")
     return _version_numbers(ver) >= _version_numbers(target)

@@ -245,7 +245,8 @@ class ClientCore:
     def check_invariants(self) -> None:
         """What must hold between two events."""
         for key, plan in self.live.items():
-            assert self.plans.get(plan.id) is plan and plan.key == key, f"live plan {plan.id} is not registered"
+            assert self.plans.get(plan.id) is plan, f"live plan {plan.id} is not registered"
+            assert plan.key == key, f"plan {plan.id} is filed under another key"
             assert not plan.exhausted, f"exhausted plan {plan.id} is live"
             assert key not in self.waiting, f"operations wait for {key!r}, which has a live plan"
         for key, queue in self.waiting.items():

@@ -97,7 +97,7 @@ class Retire:
 
 @dataclass(frozen=True, slots=True)
 class EpochEnded:
-    """No round will start any more.  With ``board_fails`` false the board can't be relied on: bound operations end too."""
+    """No round will start any more.  Without ``board_fails`` bound operations must be ended here as well."""
 
     kind: int
     text: str

@@ -18,7 +18,8 @@ class OperationState(Enum):
     """Where an operation is.
 
     NEW -> WAITING (announced, or queued behind an announcement) -> BOUND (has a round) -> GONE
-    NEW -> BOUND; BOUND -> WAITING (taken off a retired plan); BOUND/NEW -> PARKED (its plan is on hold) -> BOUND/WAITING
+    NEW -> BOUND; BOUND -> WAITING (taken off a retired plan)
+    NEW -> PARKED (its plan is on hold) -> BOUND or WAITING
     """
 
     NEW = "new"
