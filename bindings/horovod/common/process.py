@@ -108,7 +108,7 @@ def _after_fork_in_child() -> None:
         return
     text = (
         f"This process was forked from rank {parents.rank} after hvd.init() and is not a rank itself: it may use "
-        "tensors that it inherited, but it can't call Horovod. Call Horovod in the parent, or start the child with spawn."
+        "tensors that it inherited, but it can't call Horovod. Call it in the parent, or start the child with spawn."
     )
     parents.client.disown(text)
     basics.disown(text)

@@ -1,8 +1,8 @@
 """Process sets: groups of ranks that run collectives of their own.
 
 Ids follow fixed rules: 0 is everybody, sets given to ``init`` get 1, 2, … in their order, sets added later take the id
-that was freed first.  The order in which ranks are given does not matter.  A :class:`ProcessSet` is just an object until
-it is registered; then ``process_set_id`` says which set it stands for.
+that was freed first.  The order in which ranks are given does not matter.  A :class:`ProcessSet` is just an object
+until it is registered; then ``process_set_id`` says which set it stands for.
 """
 
 from __future__ import annotations
