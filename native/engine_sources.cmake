@@ -1,0 +1,25 @@
+# The engine: shared memory, rounds, ops.  Listed by hand so that a stray file is never compiled in.
+set(ENGINE_SOURCES
+  src/arena.cc
+  src/bell.cc
+  src/bind.cc
+  src/block_allocator.cc
+  src/board.cc
+  src/board_help.cc
+  src/board_view.cc
+  src/engine.cc
+  src/engine_api.cc
+  src/help.cc
+  src/helping.cc
+  src/op.cc
+  src/plan.cc
+  src/pull.cc
+  src/range_allocator.cc
+  src/round.cc
+  src/scan.cc
+  src/segments.cc
+  src/settle.cc
+  src/shm.cc
+  src/staging.cc
+  src/submit.cc
+  src/wait.cc)

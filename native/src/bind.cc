@@ -1,0 +1,176 @@
+// Ops get a round of a plan, arrive in it, and leave it again.
+#include <algorithm>
+
+#include "engine_call.h"
+
+using hvd::Arrival;
+using hvd::BoundPlan;
+using hvd::Op;
+using hvd::OpState;
+
+namespace {
+
+hvd::MemberFields fields_of(const Op &op, const hvd::Mapping &arena) {
+  const hvd::Staged &staged = op.staged;
+  uint64_t data = staged.data == nullptr ? 0 : arena.offset_of(staged.data);
+  uint64_t meta = staged.meta == nullptr ? 0 : arena.offset_of(staged.meta);
+  return {data, staged.bytes, meta, staged.n_meta, staged.window};
+}
+
+bool is_current(const BoundPlan &plan) {
+  return plan.view.header->plan_id.load(std::memory_order_acquire) == plan.view.plan_id;
+}
+
+}  // namespace
+
+// The plan at this offset as this rank uses it; the block may have been given to another plan since we last looked.
+BoundPlan *hvd_engine::find_plan(uint64_t offset) {
+  auto known = plans_.find(offset);
+  if (known != plans_.end()) {
+    if (is_current(*known->second)) return known->second.get();
+    old_plans_.push_back(std::move(known->second));
+    plans_.erase(known);
+  }
+  auto plan = std::make_unique<BoundPlan>();
+  if (!hvd::load_plan(board, offset, &plan->view)) return nullptr;
+  plan->member = plan->view.member_of(local_index_);
+  if (plan->member == plan->view.n_members) return nullptr;
+  if (plans_.size() + old_plans_.size() >= sweep_at_) sweep_plans();
+  return (plans_[offset] = std::move(plan)).get();
+}
+
+// Nobody tells this process that a plan was removed, so unused ones are looked at whenever their number doubled.
+void hvd_engine::sweep_plans() {
+  auto is_unused = [](const std::unique_ptr<BoundPlan> &plan) { return plan->refs == 0; };
+  old_plans_.erase(std::remove_if(old_plans_.begin(), old_plans_.end(), is_unused), old_plans_.end());
+  for (auto at = plans_.begin(); at != plans_.end();)
+    at = is_unused(at->second) && !is_current(*at->second) ? plans_.erase(at) : std::next(at);
+  sweep_at_ = std::max<size_t>(64, 2 * (plans_.size() + old_plans_.size()));
+}
+
+bool hvd_engine::fits(const Op &op, const BoundPlan &plan) const {
+  return op.pull == plan.view.is_pull() && (op.pull || op.staged.bytes == plan.view.bytes);
+}
+
+hvd_status hvd_engine::bind(hvd_op handle, uint64_t offset, uint64_t *round) {
+  Call call(this, handle);
+  if (call.op == nullptr) return HVD_E_INVALID;
+  hvd_status status = bind_op(call.lock, call.op, offset);
+  if (round != nullptr) *round = call.op->round;
+  return status;
+}
+
+hvd_status hvd_engine::bind_op(Lock &lock, Op *op, uint64_t offset) {
+  settle(op);
+  if (op->state == OpState::kFailed) return op->result;
+  if (op->state == OpState::kGone) return HVD_E_INVALID;
+  BoundPlan *plan = find_plan(offset);
+  if (plan == nullptr || !fits(*op, *plan)) return HVD_E_INVALID;
+  if (op->state != OpState::kUnbound && op->plan != plan && !take_off(op, hvd::kWithdrawn)) return HVD_E_INVALID;
+  if (op->state == OpState::kUnbound) {
+    ++plan->refs;  // from here on the plan outlives the unlock in prepare
+    op->plan = plan;
+    hvd_status status = prepare(lock, op);
+    if (status != HVD_OK) return forget_round(op), status;
+    enqueue(op);
+  }
+  pump(op->plan);
+  hvd::ring(slot().bell);  // a thread of this process may wait for this op
+  return bind_result(*op);
+}
+
+// A plan that is reduced in one piece has no window.
+hvd_status hvd_engine::prepare(Lock &lock, Op *op) {
+  if (op->staged.window == 0 || op->plan->view.n_chunks > 1) return HVD_OK;
+  if (op->busy) return HVD_E_INVALID;
+  uint64_t bytes = op->staged.bytes;
+  stage_free(&op->staged);
+  op->staged.bytes = bytes;
+  if (!stage_whole(op)) return HVD_E_MEMORY;
+  op->busy = true;
+  lock.unlock();
+  op->segments.gather(0, bytes, op->staged.data);
+  lock.lock();
+  op->busy = false;
+  return HVD_OK;
+}
+
+void hvd_engine::enqueue(Op *op) {
+  BoundPlan &plan = *op->plan;
+  // The agent may have arrived for this rank while it had joined.
+  if (plan.queue.empty())
+    plan.next_round = std::max(plan.next_round, plan.view.arrivals[plan.member].load(std::memory_order_seq_cst));
+  op->round = plan.next_round++;
+  op->state = OpState::kQueued;
+  op->next_in = op->next_out = 0;
+  if (plan.queue.empty()) backlog_.push_back(&plan);
+  plan.queue.push_back(op);
+}
+
+hvd_status hvd_engine::bind_result(const Op &op) const {
+  if (op.state == OpState::kFailed) return op.result;
+  if (op.state == OpState::kComplete) return HVD_OK;
+  const hvd::PlanView &view = op.plan->view;
+  hvd::Phase phase = op.state == OpState::kArrived ? hvd::phase_of(view, op.round) : hvd::Phase::kMissing;
+  if (phase == hvd::Phase::kOpen || phase == hvd::Phase::kComplete) return HVD_OK;
+  return hvd::is_below_limit(view, op.round) ? HVD_OK : HVD_MARKED;
+}
+
+// Arrives for as many queued ops as the ring and the limit allow, in order of rounds.
+void hvd_engine::pump(BoundPlan *plan) {
+  if (board.state() != HVD_OK) return;
+  while (!plan->queue.empty()) {
+    Op *op = plan->queue.front();
+    Arrival arrival = hvd::arrive(site(*plan), op->round, plan->member, fields_of(*op, *arena_->mapping));
+    if (arrival == Arrival::kMarked || arrival == Arrival::kRingFull) return;
+    plan->queue.pop_front();
+    op->state = OpState::kArrived;
+    op->active_at = active_.size();
+    active_.push_back(op);
+  }
+  backlog_.erase(std::remove(backlog_.begin(), backlog_.end(), plan), backlog_.end());
+}
+
+void hvd_engine::pump_all() {
+  for (size_t i = backlog_.size(); i-- > 0;) pump(backlog_[i]);  // pump() may erase the element it is at
+}
+
+void hvd_engine::drop_active(Op *op) {
+  active_[op->active_at] = active_.back();
+  active_[op->active_at]->active_at = op->active_at;
+  active_.pop_back();
+}
+
+void hvd_engine::drop_queued(Op *op) {
+  BoundPlan &plan = *op->plan;
+  plan.queue.erase(std::find(plan.queue.begin(), plan.queue.end(), op));
+  if (op->round + 1 == plan.next_round) --plan.next_round;
+  if (plan.queue.empty()) backlog_.erase(std::remove(backlog_.begin(), backlog_.end(), &plan), backlog_.end());
+}
+
+// Takes a queued or arrived op off its round; false when the round has opened.
+bool hvd_engine::take_off(Op *op, uint32_t how) {
+  if (op->state == OpState::kQueued)
+    drop_queued(op);
+  else if (op->state == OpState::kArrived && hvd::close_unopened(site(*op->plan), op->round, how))
+    drop_active(op);
+  else
+    return false;
+  forget_round(op);
+  return true;
+}
+
+void hvd_engine::forget_round(Op *op) {
+  --op->plan->refs;
+  op->plan = nullptr;
+  op->round = 0;
+  op->state = OpState::kUnbound;
+}
+
+hvd_status hvd_engine::unbind(hvd_op handle) {
+  Call call(this, handle);
+  Op *op = call.op;
+  if (op == nullptr || (op->state != OpState::kQueued && op->state != OpState::kArrived)) return HVD_E_INVALID;
+  if (hvd::is_below_limit(op->plan->view, op->round)) return HVD_E_INVALID;
+  return take_off(op, hvd::kWithdrawn) ? HVD_OK : HVD_E_INVALID;
+}

@@ -1,0 +1,114 @@
+// Claiming and reducing chunks: the part of a round that anyone may do.
+#include "round.h"
+
+namespace hvd {
+namespace {
+
+constexpr auto kSeqCst = std::memory_order_seq_cst;
+
+struct ChunkPointers {
+  const void *in[kMaxLocalRanks];
+  void *out[kMaxLocalRanks];
+};
+
+bool window_is_ready(const PlanView &plan, uint64_t round, uint32_t chunk) {
+  for (uint32_t m = 0; m < plan.n_members; ++m) {
+    const EntryMember &member = plan.entry_member(round, m);
+    if ((member.flags.load(std::memory_order_relaxed) & kWindowMask) == 0) continue;
+    if (member.filled.load(kSeqCst) <= chunk) return false;  // acquires the chunk; pairs with publish_filled
+  }
+  return true;
+}
+
+// Address of one member's part of a chunk; null with *zeros set for a member without memory, null alone when the fields
+// point outside of the member's arena.
+void *find_chunk(const PlanView &plan, const Mapping *arena, const EntryMember &member, uint32_t chunk, bool *zeros) {
+  uint32_t flags = member.flags.load(std::memory_order_relaxed);
+  *zeros = (flags & kZeros) != 0;
+  if (*zeros || arena == nullptr) return nullptr;
+  uint32_t window = flags & kWindowMask;
+  uint64_t place = window == 0 ? chunk : chunk % window;
+  uint64_t start = member.data_offset.load(std::memory_order_relaxed);
+  uint64_t length = plan.chunk_length(chunk), skip = place * plan.chunk_bytes;
+  uint64_t end = arena->bytes();
+  if (start > end || skip > end - start || length > end - start - skip) return nullptr;
+  uint64_t at = start + skip;
+  return at % hvd_dtype_bytes(static_cast<hvd_dtype>(plan.dtype)) == 0 ? arena->base() + at : nullptr;
+}
+
+bool find_chunks(const RoundSite &site, const ArenaMappings &arenas, uint64_t round, uint32_t chunk, ChunkPointers *at) {
+  const PlanView &plan = site.plan;
+  for (uint32_t m = 0; m < plan.n_members; ++m) {
+    bool zeros = false;
+    at->out[m] = find_chunk(plan, arenas[plan.members[m]].get(), plan.entry_member(round, m), chunk, &zeros);
+    if (at->out[m] == nullptr && !zeros) return false;
+    at->in[m] = at->out[m];
+  }
+  return true;
+}
+
+hvd_status reduce_chunk(const RoundSite &site, const ArenaMappings &arenas, uint64_t round, uint32_t chunk) {
+  const PlanView &plan = site.plan;
+  ChunkPointers at;
+  if (!find_chunks(site, arenas, round, chunk, &at)) return HVD_E_INVALID;
+  if (plan.n_members == 1 && plan.prescale == 1 && plan.postscale == 1) return HVD_OK;
+  uint64_t count = plan.chunk_length(chunk) / hvd_dtype_bytes(static_cast<hvd_dtype>(plan.dtype));
+  return hvd_reduce(static_cast<hvd_dtype>(plan.dtype), static_cast<hvd_reduce_op>(plan.op), plan.prescale,
+                    plan.postscale, at.in, at.out, plan.n_members, count);
+}
+
+void complete_round(const PlanView &plan, uint64_t round) {
+  Entry &entry = plan.entry(round);
+  uint64_t status = entry.status.exchange(0, std::memory_order_relaxed);
+  entry.done.store(0, std::memory_order_relaxed);  // for the next round; all chunks of this one are counted
+  entry.complete.store((round + 1) << 8 | status, kSeqCst);  // releases all chunks; pairs with phase_of
+}
+
+void finish_chunk(const RoundSite &site, uint64_t round, uint32_t chunk, hvd_status status) {
+  Entry &entry = site.plan.entry(round);
+  if (status != HVD_OK) entry.status.store(static_cast<uint64_t>(-static_cast<int>(status)), std::memory_order_relaxed);
+  entry.stamps[chunk % kStamps].store(claim_word(round, chunk + 1), kSeqCst);  // pairs with chunk_is_done
+  // Every holder releases its chunk here and the last one acquires them all.
+  if (entry.done.fetch_add(1, std::memory_order_acq_rel) + 1 == site.plan.n_chunks) complete_round(site.plan, round);
+  ring_members(site);
+}
+
+// Takes the chunk that `word` names; the slot is published before the claim, so that who closes the round sees the holder.
+bool claim(const RoundSite &site, std::atomic<uint64_t> *slot, uint64_t round, uint64_t word) {
+  slot->store(claim_name(site.plan.offset, round), kSeqCst);
+  return site.plan.entry(round).claim.compare_exchange_strong(word, word + 1, kSeqCst);
+}
+
+// A member that leaves a failed round may sleep until this slot is free.
+void end_claim(const RoundSite &site, std::atomic<uint64_t> *slot) {
+  slot->store(0, kSeqCst);
+  if (site.board.state() != HVD_OK) ring_members(site);
+}
+
+bool claimable(const PlanView &plan, uint64_t round, uint64_t word) {
+  return claim_round(word) == round && claim_chunk(word) < plan.n_chunks &&
+         window_is_ready(plan, round, claim_chunk(word));
+}
+
+}  // namespace
+
+bool is_claimable(const PlanView &plan, uint64_t round) {
+  return claimable(plan, round, plan.entry(round).claim.load(kSeqCst));
+}
+
+bool help_round(const RoundSite &site, const ArenaMappings &arenas, ClaimSlots &slots, uint64_t round) {
+  uint64_t word = site.plan.entry(round).claim.load(kSeqCst);
+  if (!claimable(site.plan, round, word) || site.board.state() == HVD_E_FAILED) return false;
+  std::atomic<uint64_t> *slot = slots.acquire();
+  if (slot == nullptr) return false;
+  bool won = claim(site, slot, round, word);
+  if (won) {
+    uint32_t chunk = claim_chunk(word);
+    finish_chunk(site, round, chunk, reduce_chunk(site, arenas, round, chunk));
+  }
+  end_claim(site, slot);
+  slots.release(slot);
+  return won;
+}
+
+}  // namespace hvd

@@ -1,0 +1,86 @@
+// What a thread of this rank does for open rounds: the window of its own op, and chunks of any op of this rank.
+#include <algorithm>
+
+#include "engine_call.h"
+
+using hvd::BoundPlan;
+using hvd::Op;
+using hvd::OpState;
+
+namespace {
+
+constexpr uint32_t kTargets = 8;
+
+bool can_copy_out(const Op &op) {
+  return op.next_out < op.next_in && hvd::chunk_is_done(op.plan->view, op.round, op.next_out);
+}
+
+bool can_copy_in(const Op &op) {
+  return op.next_in < op.plan->view.n_chunks && op.next_in < op.next_out + op.staged.window;
+}
+
+}  // namespace
+
+// Copies one finished chunk out of the window and one fresh chunk in; runs outside of the lock while the op is busy.
+bool hvd_engine::move_window(Op *op) {
+  const hvd::PlanView &view = op->plan->view;
+  auto place = [&](uint32_t chunk) { return op->staged.data + (chunk % op->staged.window) * view.chunk_bytes; };
+  bool moved = false;
+  if (can_copy_out(*op)) {
+    uint32_t chunk = op->next_out;
+    op->segments.scatter(chunk * view.chunk_bytes, view.chunk_length(chunk), place(chunk));
+    ++op->next_out;
+    moved = true;
+  }
+  if (can_copy_in(*op)) {
+    uint32_t chunk = op->next_in;
+    op->segments.gather(chunk * view.chunk_bytes, view.chunk_length(chunk), place(chunk));
+    hvd::publish_filled(site(*op->plan), op->round, op->plan->member, ++op->next_in);
+    moved = true;
+  }
+  return moved;
+}
+
+bool hvd_engine::drive_window(Lock &lock, Op *op) {
+  if (op->busy || hvd::phase_of(op->plan->view, op->round) != hvd::Phase::kOpen) return false;
+  op->busy = true;
+  lock.unlock();
+  bool moved = move_window(op);
+  lock.lock();
+  op->busy = false;
+  return moved;
+}
+
+// Rounds with a chunk to claim, those of `first` before others.  Settles what it passes, so that entries become free.
+uint32_t hvd_engine::find_targets(Op *first, Target *targets) {
+  uint32_t n = 0;
+  auto consider = [&](const Op &op) {
+    if (op.state == OpState::kArrived && n < kTargets && hvd::is_claimable(op.plan->view, op.round)) {
+      targets[n++] = {op.plan, op.round};
+      ++op.plan->refs;
+    }
+  };
+  consider(*first);
+  if (n != 0) return n;
+  for (size_t i = 0; i < active_.size() && n < kTargets;) {
+    Op *op = active_[i];
+    settle(op);
+    if (i >= active_.size() || active_[i] != op) continue;  // it was dropped, another op is at its place
+    consider(*op);
+    ++i;
+  }
+  return n;
+}
+
+bool hvd_engine::help_some(Lock &lock, Op *first, uint32_t most_chunks) {
+  Target targets[kTargets];
+  uint32_t n = most_chunks == 0 ? 0 : find_targets(first, targets), helped = 0;
+  if (n == 0) return false;
+  lock.unlock();
+  for (uint32_t i = 0; i < n; ++i)
+    while (helped < most_chunks && hvd::help_round(site(*targets[i].plan), arenas_, claim_slots_, targets[i].round))
+      ++helped;
+  lock.lock();
+  for (uint32_t i = 0; i < n; ++i) --targets[i].plan->refs;
+  return helped != 0;
+}

@@ -1,0 +1,102 @@
+// What lies where on the board.  Plain structures of atomics, shared by processes; every reader checks what it read
+// before it uses it as an index (see board_view.cc and plan.cc).
+//
+//   BoardHeader | RankSlot[local_size + 1] | plan blocks
+//   plan block: PlanHeader | members u32[n] | arrivals u64[n] | depth x (Entry | EntryMember[n])
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+#include "bell.h"
+
+namespace hvd {
+
+constexpr uint64_t kBoardMagic = 0x3130'6472'616f'6268;  // "hboard01"
+constexpr uint64_t kPlanMagic = 0x3130'6e61'6c70'6268;
+constexpr uint64_t kBoardBytes = 4ull << 30;  // address space only; memory where touched
+constexpr uint64_t kBlockAlign = 256;         // so that an offset fits a claim slot beside a round
+constexpr uint32_t kClaimSlots = 16;
+constexpr uint32_t kReasonBytes = 4000;
+constexpr uint32_t kMaxLocalRanks = 256;
+constexpr uint32_t kMaxDepth = 1u << 16;
+constexpr uint32_t kStamps = 8;
+
+constexpr uint64_t kNoLimit = UINT64_MAX;
+constexpr uint32_t kChunkBits = 24;
+constexpr uint64_t kRoundMask = (1ull << 40) - 1;
+
+// The claim word: round in the upper 40 bits, next chunk below.  The two highest chunk numbers close the round.
+constexpr uint32_t kWithdrawn = (1u << kChunkBits) - 1;  // at or above the limit: members take their ops elsewhere
+constexpr uint32_t kCancelled = kWithdrawn - 1;          // a member gave up: all members' ops fail
+constexpr uint32_t kMaxChunks = kCancelled - 1;
+constexpr uint64_t claim_word(uint64_t round, uint32_t chunk) { return ((round & kRoundMask) << kChunkBits) | chunk; }
+constexpr uint64_t claim_round(uint64_t word) { return word >> kChunkBits; }
+constexpr uint32_t claim_chunk(uint64_t word) { return static_cast<uint32_t>(word & ((1u << kChunkBits) - 1)); }
+constexpr bool claim_closed(uint64_t word) { return claim_chunk(word) >= kCancelled; }
+constexpr uint64_t kNeverOpened = ~0ull << kChunkBits;  // no round has this number
+
+// A claim slot names the round its holder works on: block offset / 256 in the upper 24 bits, round below; 0 is free.
+constexpr uint64_t claim_name(uint64_t block_offset, uint64_t round) {
+  return ((block_offset / kBlockAlign) << 40) | (round & kRoundMask);
+}
+
+struct alignas(64) RankSlot {
+  Bell bell;
+  std::atomic<uint32_t> dead;
+  alignas(64) std::atomic<uint64_t> submits;
+  std::atomic<uint64_t> blocked_tag;
+  std::atomic<uint64_t> blocked_ns;
+  std::atomic<uint32_t> blocked;
+  alignas(64) std::atomic<uint64_t> claims[kClaimSlots];
+};
+
+struct alignas(64) BoardHeader {
+  std::atomic<uint64_t> magic;
+  uint32_t abi_version;
+  uint32_t local_size;
+  uint64_t spin_ns;
+  uint64_t slots_offset;
+  uint64_t blocks_offset;
+  alignas(64) std::atomic<uint32_t> state;  // 0, or the negated HVD_E_CLOSED or HVD_E_FAILED
+  std::atomic<uint32_t> watch_arrivals;
+  std::atomic<uint32_t> reason_bytes;  // release after the text; pairs with the acquire of a reader
+  alignas(64) Bell agent_bell;
+  alignas(64) char reason[kReasonBytes];
+};
+
+struct alignas(64) PlanHeader {
+  std::atomic<uint64_t> magic;  // release after the fields below; pairs with the acquire in load_plan
+  std::atomic<uint64_t> plan_id;
+  uint64_t bytes;
+  double prescale, postscale;
+  uint32_t kind, dtype, op, depth, n_members;
+  alignas(64) std::atomic<uint64_t> limit;
+};
+
+struct alignas(64) Entry {
+  std::atomic<uint64_t> arrived;   // arrivals in all rounds of this entry, never reset
+  std::atomic<uint64_t> claim;
+  std::atomic<uint64_t> done;      // chunks done in the open round
+  std::atomic<uint64_t> complete;  // (round + 1) << 8 | negated status
+  std::atomic<uint64_t> reads;     // members that are done with a round, in all rounds of this entry, never reset
+  std::atomic<uint64_t> first_arrival_ns;
+  std::atomic<uint64_t> status;    // negated hvd_status of a failed reduction
+  alignas(64) std::atomic<uint64_t> stamps[kStamps];  // claim_word(round, chunk + 1) of the last chunks done
+};
+
+constexpr uint32_t kZeros = 1u << 31;  // the member has no memory: its data are zeros
+constexpr uint32_t kWindowMask = 0xff;
+
+struct alignas(64) EntryMember {
+  std::atomic<uint64_t> data_offset;  // in the arena of this member
+  std::atomic<uint64_t> data_bytes;
+  std::atomic<uint64_t> meta_offset;
+  std::atomic<uint32_t> n_meta;
+  std::atomic<uint32_t> flags;    // slots of the window (0: all data lies there) | kZeros
+  std::atomic<uint64_t> filled;   // chunks copied into the window in this round
+};
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free,
+              "atomics shared by processes must not hide a lock");
+
+}  // namespace hvd

@@ -1,0 +1,44 @@
+// A plan block: the immutable specification of a collective and the ring of its rounds.  This file finds the parts of a
+// block and checks that they lie inside the board; what they mean over time is round.h.
+#pragma once
+#include <vector>
+
+#include "board_view.h"
+
+namespace hvd {
+
+// How a payload is cut; a function of the bytes alone, so that members agree without talking.
+uint64_t chunk_bytes_of(uint64_t payload_bytes);
+uint32_t chunks_of(uint64_t payload_bytes);
+
+struct PlanView {
+  uint64_t offset = 0, plan_id = 0, bytes = 0, chunk_bytes = 0;
+  uint32_t kind = 0, dtype = 0, op = 0, depth = 0, n_members = 0, n_chunks = 0;
+  double prescale = 1, postscale = 1;
+  std::vector<uint32_t> members;  // local indices, checked
+
+  PlanHeader *header = nullptr;
+  std::atomic<uint64_t> *arrivals = nullptr;
+  char *entries = nullptr;
+  uint64_t entry_stride = 0;
+
+  Entry &entry(uint64_t round) const {
+    return *reinterpret_cast<Entry *>(entries + (round % depth) * entry_stride);
+  }
+  EntryMember &entry_member(uint64_t round, uint32_t member) const {
+    return reinterpret_cast<EntryMember *>(entries + (round % depth) * entry_stride + sizeof(Entry))[member];
+  }
+  uint64_t chunk_length(uint32_t chunk) const;
+  bool is_pull() const { return kind == HVD_PULL; }
+  // Index of a local rank among the members, or n_members.
+  uint32_t member_of(uint32_t local_index) const;
+};
+
+bool spec_is_valid(const hvd_plan_spec &spec, uint32_t local_size);
+uint64_t block_bytes(uint32_t n_members, uint32_t depth);
+// Writes a block; its memory must be zero.
+PlanView format_plan(const BoardView &board, uint64_t offset, const hvd_plan_spec &spec);
+// Reads a block that another process wrote; false when there is none or a field is out of range.
+bool load_plan(const BoardView &board, uint64_t offset, PlanView *out);
+
+}  // namespace hvd

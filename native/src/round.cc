@@ -1,0 +1,129 @@
+#include "round.h"
+
+namespace hvd {
+namespace {
+
+constexpr auto kSeqCst = std::memory_order_seq_cst;
+
+uint64_t total_after(const PlanView &plan, uint64_t round) {
+  return uint64_t{plan.n_members} * (round / plan.depth + 1);
+}
+
+void write_fields(EntryMember &member, const MemberFields &fields) {
+  member.data_offset.store(fields.data_offset, std::memory_order_relaxed);
+  member.data_bytes.store(fields.data_bytes, std::memory_order_relaxed);
+  member.meta_offset.store(fields.meta_offset, std::memory_order_relaxed);
+  member.n_meta.store(fields.n_meta, std::memory_order_relaxed);
+  member.flags.store(fields.flags, std::memory_order_relaxed);
+  member.filled.store(0, std::memory_order_relaxed);
+}
+
+void note_arrival(const RoundSite &site) {
+  if (site.board.header->watch_arrivals.load(kSeqCst) == 0) return;
+  Bell &bell = site.board.header->agent_bell;
+  bell.word.fetch_add(1, kSeqCst);  // counted even when nobody sleeps: the agent compares words between its waits
+  ring(bell);
+}
+
+}  // namespace
+
+bool entry_is_free(const PlanView &plan, uint64_t round) {
+  uint64_t needed = uint64_t{plan.n_members} * (round / plan.depth);
+  return plan.entry(round).reads.load(kSeqCst) >= needed;  // pairs with mark_read
+}
+
+bool all_arrived(const PlanView &plan, uint64_t round) {
+  return plan.entry(round).arrived.load(kSeqCst) >= total_after(plan, round);
+}
+
+bool is_below_limit(const PlanView &plan, uint64_t round) { return round < plan.header->limit.load(kSeqCst); }
+
+Arrival arrive(const RoundSite &site, uint64_t round, uint32_t member, const MemberFields &fields) {
+  const PlanView &plan = site.plan;
+  if (!is_below_limit(plan, round)) return Arrival::kMarked;
+  if (!entry_is_free(plan, round)) return Arrival::kRingFull;
+  Entry &entry = plan.entry(round);
+  write_fields(plan.entry_member(round, member), fields);
+  if (entry.arrived.load(std::memory_order_relaxed) == total_after(plan, round) - plan.n_members)
+    entry.first_arrival_ns.store(now_ns(), std::memory_order_relaxed);
+  plan.arrivals[member].store(round + 1, kSeqCst);
+  entry.arrived.fetch_add(1, kSeqCst);  // releases the fields; pairs with all_arrived in open_round
+  bool marked = !is_below_limit(plan, round);
+  if (!marked) open_round(site, round);
+  note_arrival(site);
+  return marked ? Arrival::kArrivedMarked : Arrival::kArrived;
+}
+
+bool open_round(const RoundSite &site, uint64_t round) {
+  const PlanView &plan = site.plan;
+  Entry &entry = plan.entry(round);
+  uint64_t word = entry.claim.load(kSeqCst);
+  if (claim_round(word) == round) return !claim_closed(word);
+  if (!all_arrived(plan, round) || !is_below_limit(plan, round)) return false;
+  // `done` and `status` are zero: the last chunk of the round before reset them.
+  if (!entry.claim.compare_exchange_strong(word, claim_word(round, 0), kSeqCst))
+    return claim_round(word) == round && !claim_closed(word);
+  ring_members(site);
+  return true;
+}
+
+Phase phase_of(const PlanView &plan, uint64_t round) {
+  const Entry &entry = plan.entry(round);
+  if (entry.complete.load(kSeqCst) >> 8 == round + 1) return Phase::kComplete;
+  uint64_t word = entry.claim.load(kSeqCst);
+  if (claim_round(word) != round) return Phase::kMissing;
+  if (claim_chunk(word) == kWithdrawn) return Phase::kWithdrawn;
+  if (claim_chunk(word) == kCancelled) return Phase::kCancelled;
+  return plan.n_chunks == 0 ? Phase::kComplete : Phase::kOpen;
+}
+
+hvd_status status_of(const PlanView &plan, uint64_t round) {
+  uint64_t word = plan.entry(round).complete.load(std::memory_order_acquire);
+  if (plan.n_chunks == 0 || word >> 8 != round + 1) return HVD_OK;
+  return static_cast<hvd_status>(-static_cast<int>(word & 0xff));
+}
+
+bool close_unopened(const RoundSite &site, uint64_t round, uint32_t how) {
+  std::atomic<uint64_t> &claim = site.plan.entry(round).claim;
+  uint64_t word = claim.load(kSeqCst);
+  while (claim_round(word) != round) {
+    if (!claim.compare_exchange_weak(word, claim_word(round, how), kSeqCst)) continue;
+    ring_members(site);
+    return true;
+  }
+  return claim_closed(word);
+}
+
+void close_claims(const RoundSite &site, uint64_t round) {
+  std::atomic<uint64_t> &claim = site.plan.entry(round).claim;
+  uint64_t word = claim.load(kSeqCst);
+  // Without chunks an open round is complete and stays so.
+  while (!(claim_round(word) == round && (claim_closed(word) || site.plan.n_chunks == 0)))
+    if (claim.compare_exchange_weak(word, claim_word(round, kCancelled), kSeqCst)) return;
+}
+
+void mark_read(const RoundSite &site, uint64_t round) {
+  uint64_t total = site.plan.entry(round).reads.fetch_add(1, kSeqCst) + 1;  // pairs with entry_is_free and all_read
+  if (total == total_after(site.plan, round)) ring_members(site);
+}
+
+bool all_read(const PlanView &plan, uint64_t round) {
+  return plan.entry(round).reads.load(kSeqCst) >= total_after(plan, round);
+}
+
+void ring_members(const RoundSite &site) {
+  for (uint32_t local : site.plan.members) ring(site.board.slots[local].bell);
+  ring(site.board.agent_slot().bell);
+}
+
+void publish_filled(const RoundSite &site, uint64_t round, uint32_t member, uint64_t count) {
+  site.plan.entry_member(round, member).filled.store(count, kSeqCst);  // releases the chunk; pairs with is_claimable
+  ring_members(site);
+}
+
+bool chunk_is_done(const PlanView &plan, uint64_t round, uint32_t chunk) {
+  uint64_t stamp = plan.entry(round).stamps[chunk % kStamps].load(kSeqCst);  // pairs with finish_chunk
+  return stamp == claim_word(round, chunk + 1);
+}
+
+}  // namespace hvd

@@ -1,0 +1,70 @@
+// The life of a round, as steps on shared memory.  No process-local state, no locks, no waiting.
+//
+//   arrive   each member writes its fields, raises arrivals[m] and `arrived`
+//   open     once: the claim word goes from an older round to (round, 0).  Only if all have arrived and round < limit
+//   claim    (round, c) -> (round, c + 1): whoever succeeds reduces chunk c.  All that was read before is valid then,
+//            because a round number never repeats in an entry and the round cannot end while chunk c is not done
+//   done     the last chunk done stores `complete`
+//   read     a member that needs nothing of the entry any more raises `reads`; the entry is free when all have
+//   close    instead of claims: the claim word goes to (round, withdrawn) or (round, cancelled); no claim succeeds after
+//
+// Open and close compete for one word, so a round is opened or closed before opening, never both.  A round without
+// chunks (pull, barrier) is complete when it is open.
+//
+// Order: arrive, then read the limit; the agent stores the limit, then reads the arrivals (all seq_cst): at least one
+// of the two sees the other.  A holder publishes its claim slot, then claims; who leaves a failed round closes it, then
+// reads the slots (all seq_cst): no claim is missed.
+#pragma once
+#include "plan.h"
+
+namespace hvd {
+
+struct RoundSite {
+  const BoardView &board;
+  const PlanView &plan;
+};
+
+struct MemberFields {
+  uint64_t data_offset, data_bytes, meta_offset;
+  uint32_t n_meta, flags;
+};
+
+enum class Arrival { kArrived, kMarked, kArrivedMarked, kRingFull };
+
+// The entry of this round is free: all rounds that used it before were read by all members.
+bool entry_is_free(const PlanView &plan, uint64_t round);
+bool all_arrived(const PlanView &plan, uint64_t round);
+bool is_below_limit(const PlanView &plan, uint64_t round);
+// One call at a time for each member.
+Arrival arrive(const RoundSite &site, uint64_t round, uint32_t member, const MemberFields &fields);
+// Opens the round if all have arrived, it is below the limit and nobody opened or closed it; true if it is open now.
+bool open_round(const RoundSite &site, uint64_t round);
+
+enum class Phase { kMissing, kOpen, kComplete, kWithdrawn, kCancelled };
+// kOpen: chunks may be left to claim or to finish.
+Phase phase_of(const PlanView &plan, uint64_t round);
+// Status of a complete round.
+hvd_status status_of(const PlanView &plan, uint64_t round);
+
+// Closes a round that is not open, for good; false when it is open (or complete).
+bool close_unopened(const RoundSite &site, uint64_t round, uint32_t how);
+// Stops further claims in a round, open or not.  Chunks held now go on: see BoardView::has_holder.
+void close_claims(const RoundSite &site, uint64_t round);
+
+// This member needs the entry no more.  The last one to say so wakes members that wait for a free entry.
+void mark_read(const RoundSite &site, uint64_t round);
+bool all_read(const PlanView &plan, uint64_t round);
+
+// Tells sleeping members, and sleeping helpers of the agent, that something of this plan changed.
+void ring_members(const RoundSite &site);
+
+// A windowed member: `count` chunks are in its window now; chunk c is done.
+void publish_filled(const RoundSite &site, uint64_t round, uint32_t member, uint64_t count);
+bool chunk_is_done(const PlanView &plan, uint64_t round, uint32_t chunk);
+
+// A chunk can be claimed now.
+bool is_claimable(const PlanView &plan, uint64_t round);
+// Claims one chunk and reduces it; false when there was none to get.
+bool help_round(const RoundSite &site, const ArenaMappings &arenas, ClaimSlots &slots, uint64_t round);
+
+}  // namespace hvd
