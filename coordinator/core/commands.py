@@ -1,0 +1,203 @@
+"""What the coordinator wants done.  Bodies of Send are named and built like the messages of control.proto."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from horovod.coordinator.core.values import Error, ProcessSet, RankPlace, RankRequest, Signature
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The agent belongs to the cluster."""
+
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartRanks:
+    """Start these ranks of the job."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    directory: str
+    size: int
+    places: tuple[RankPlace, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StopRanks:
+    """End every rank: SIGTERM, after the grace SIGKILL."""
+
+    reason: str
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EpochStart:
+    """All ranks have met."""
+
+    places: tuple[RankPlace, ...]
+    process_sets: tuple[ProcessSet, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RankRejected:
+    """This rank can't take part."""
+
+    rank: int
+    reason: str
+    retry: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlanMade:
+    """The members agree: these requests run on this plan."""
+
+    plan: int
+    signature: Signature
+    members: tuple[int, ...]
+    requests: tuple[RankRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """These requests can't be carried out."""
+
+    requests: tuple[RankRequest, ...]
+    error: Error
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Mark the plan, then say who had arrived."""
+
+    plan: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetirePlan:
+    """Rounds below the limit still run; then the plan is over."""
+
+    plan: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedRanks:
+    """All ranks that have joined and are not released."""
+
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AllJoined:
+    """Everybody has joined: answer with JoinQuiet when nothing is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinDone:
+    """Join returns."""
+
+    last_rank: int
+    requests: tuple[RankRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetAdded:
+    """A process set exists."""
+
+    process_set: ProcessSet
+    requests: tuple[RankRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetRemoved:
+    """A process set exists no more."""
+
+    id: int
+    requests: tuple[RankRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EndEpoch:
+    """Fail what is open."""
+
+    error: Error
+
+
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """For a person to read."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobFinished:
+    """Every rank is gone."""
+
+    code: int
+    text: str
+
+
+Body = (
+    Registered
+    | StartRanks
+    | StopRanks
+    | EpochStart
+    | RankRejected
+    | PlanMade
+    | Refusal
+    | Hold
+    | RetirePlan
+    | JoinedRanks
+    | AllJoined
+    | JoinDone
+    | SetAdded
+    | SetRemoved
+    | EndEpoch
+    | Warn
+    | JobFinished
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """A message to an agent; ``cause`` is the number of the event that led to it."""
+
+    agent: str
+    epoch: int
+    body: Body
+    cause: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    """The job is over; ``failure`` is None when every rank exited with 0."""
+
+    code: int
+    text: str
+    rank: int = -1
+    host: str = ""
+    pid: int = 0
+    signal: int = 0
+    last_lines: str = ""
+    cause: int = 0
+
+
+Command = Send | JobEnded
+
+
+@dataclass(slots=True)
+class Outbox:
+    """Collects the commands of one event."""
+
+    cause: int = 0
+    epoch: int = 0
+    commands: list[Command] = field(default_factory=list)
+
+    def send(self, agent: str, body: Body) -> None:
+        """To one agent."""
+        self.commands.append(Send(agent, self.epoch, body, self.cause))

@@ -1,0 +1,20 @@
+"""Limits that the coordinator goes by; whoever starts it reads them from arguments and environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Seconds unless a name says otherwise; 0 switches a limit off, except where noted."""
+
+    stall_check_s: float = 60.0
+    stall_shutdown_s: float = 0.0
+    deadlock_grace_s: float = 10.0
+    cache_capacity: int = 16_384
+    start_warning_s: float = 30.0
+    start_timeout_s: float = 0.0
+    grace_s: float = 5.0
+    # How long a rank that left the epoch first may take to exit before the others' failure stops it.
+    culprit_exit_s: float = 2.0

@@ -1,0 +1,337 @@
+"""The coordinator: membership, jobs and epochs; hands everything inside an epoch to it.
+
+Owns the agents, the job and the current epoch.  Only it raises the epoch number.  It never touches clock, network or files: time is an
+argument, commands are returned.  Messages of an older epoch are dropped and counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from horovod.coordinator.core import events as ev
+from horovod.coordinator.core.commands import (
+    Command,
+    EpochStart,
+    JobEnded,
+    JobFinished,
+    Outbox,
+    RankRejected,
+    Registered,
+    StartRanks,
+    StopRanks,
+    Warn,
+)
+from horovod.coordinator.core.config import Config
+from horovod.coordinator.core.epoch import Epoch
+from horovod.coordinator.core.job import Failure, Job, RankPhase, RankRecord, place_ranks
+from horovod.coordinator.core.process_sets import SetCall, fault
+from horovod.coordinator.core.values import Error, ErrorKind, ProcessSet
+
+
+@dataclass(slots=True)
+class Agent:
+    """A registered agent."""
+
+    host: str
+    slots: int
+
+
+@dataclass(slots=True)
+class Coordinator:
+    """``handle`` one event at a time, in the order in which they come."""
+
+    config: Config = field(default_factory=Config)
+    incarnation: int = 1
+    agents: dict[str, Agent] = field(default_factory=dict)
+    job: Job | None = None
+    epoch: Epoch | None = None
+    epochs: int = 0
+    stale: int = 0
+    handled: int = 0
+
+    def handle(self, event: ev.Event, now: float) -> list[Command]:
+        """Commands that follow from the event."""
+        self.handled += 1
+        out = Outbox(self.handled, self.epoch.number if self.epoch else 0)
+        if isinstance(event, ev.Report):
+            self._report(out, event, now)
+        elif isinstance(event, ev.JobSubmitted):
+            self._submit(out, event)
+        elif isinstance(event, ev.JobCancelled):
+            self._cancel(out, event)
+        elif isinstance(event, ev.AgentLost):
+            self._agent_lost(out, event, now)
+        else:
+            self._tick(out, now)
+        return out.commands
+
+    # ---- reports ----------------------------------------------------------------------------------------------------
+
+    def _report(self, out: Outbox, event: ev.Report, now: float) -> None:
+        body = event.body
+        if isinstance(body, ev.Register):
+            self.agents[body.agent] = Agent(body.host, body.slots)
+            out.send(body.agent, Registered(self.incarnation))
+        elif isinstance(body, (ev.RankHello, ev.RankStarted, ev.RankExited, ev.RankLeft)):
+            self._rank_report(out, body, now)
+        elif self.epoch is None or event.epoch != self.epoch.number:
+            self.stale += 1
+        else:
+            self._epoch_report(out, self.epoch, event.agent, body, now)
+
+    def _rank_report(
+        self, out: Outbox, body: ev.RankHello | ev.RankStarted | ev.RankExited | ev.RankLeft, now: float
+    ) -> None:
+        if self.job is None or not 0 <= body.rank < self.job.size:
+            self.stale += 1
+            return
+        record = self.job.ranks[body.rank]
+        if isinstance(body, ev.RankStarted):
+            record.pid = body.pid
+            if record.phase is RankPhase.STARTING:
+                record.phase = RankPhase.RUNNING
+        elif isinstance(body, ev.RankHello):
+            self._hello(out, self.job, record, body, now)
+        elif isinstance(body, ev.RankLeft):
+            self._left(out, record)
+        else:
+            self._exited(out, self.job, body, now)
+
+    def _epoch_report(self, out: Outbox, epoch: Epoch, agent: str, body: ev.Body, now: float) -> None:
+        if isinstance(body, ev.Announcements):
+            for item in body.items:
+                epoch.announce(out, item, now)
+        elif isinstance(body, ev.Held):
+            epoch.plans.held(out, agent, body.plan, body.arrivals)
+        elif isinstance(body, ev.PlanRetired):
+            epoch.plans.retired(agent, body.plan)
+        elif isinstance(body, ev.JoinRequested):
+            epoch.join(out, body.rank, body.request, now)
+        elif isinstance(body, ev.JoinQuiet):
+            epoch.join_quiet(out, agent, body.plans)
+        elif isinstance(body, ev.SetAddRequested):
+            epoch.set_call(out, body.rank, SetCall(body.request, tuple(sorted(body.ranks))))
+        elif isinstance(body, ev.SetRemoveRequested):
+            epoch.set_call(out, body.rank, SetCall(body.request, remove=body.id))
+        elif isinstance(body, ev.Observation):
+            epoch.plans.used(body.plans_used)
+            epoch.stalls.observe(agent, body.rounds, body.ranks, body.blocked_on)
+            epoch.look_at_waits(out, now)
+            epoch.look_for_cycle(out, now)
+
+    # ---- init and shutdown ----------------------------------------------------------------------------------------------
+
+    def _hello(self, out: Outbox, job: Job, record: RankRecord, hello: ev.RankHello, now: float) -> None:
+        if record.phase in (RankPhase.WAITING, RankPhase.READY, RankPhase.GONE):
+            reason = f"Rank {hello.rank} is {record.phase.value} already: two processes claim to be rank {hello.rank}."
+            out.send(record.place.agent, RankRejected(hello.rank, reason))
+            return
+        record.phase, record.hello, record.generation = RankPhase.WAITING, hello, hello.generation
+        record.pid = record.pid or hello.pid
+        if job.first_hello_at is None:
+            job.first_hello_at = job.start_warned_at = now
+        self._reject_unreachable(out, job)
+        self._start_epoch(out, job)
+
+    def _start_epoch(self, out: Outbox, job: Job) -> None:
+        if len(job.waiting()) < job.size or self.epoch is not None:
+            return
+        reason = _disagreement(job)
+        if reason:
+            self._reject_waiting(out, job, reason, retry=True)
+            return
+        self.epochs += 1
+        generation = job.ranks[0].generation
+        epoch = Epoch(self.epochs, generation, job.places, self.config, self.incarnation)
+        sets = [ProcessSet(0, tuple(range(job.size)))]
+        hello = job.ranks[0].hello
+        for wanted in hello.process_sets if hello else ():
+            added = epoch.sets.add(wanted.ranks)
+            if isinstance(added, ProcessSet):  # a repeated one is the binding's to report; the epoch stands
+                sets.append(added)
+        self.epoch, job.first_hello_at = epoch, None
+        out.epoch = epoch.number
+        for record in job.ranks:
+            record.phase = RankPhase.READY
+        for agent in epoch.agents:
+            out.send(agent, EpochStart(job.places, tuple(sets)))
+
+    def _left(self, out: Outbox, record: RankRecord) -> None:
+        if record.phase is not RankPhase.READY or self.epoch is None:
+            return
+        record.phase = RankPhase.LEFT
+        rank = record.place.rank
+        text = (
+            f"Horovod has been shut down: rank {rank} (host {record.place.host}) called hvd.shutdown() or finished. "
+            "Operations that all ranks had submitted have ended; this one was not, or was submitted later. If the ranks have "
+            "different amounts of data, use hvd.join()."
+        )
+        self.epoch.end(out, Error(ErrorKind.SHUT_DOWN, text), rank)
+        self._forget_epoch(out, rank)
+
+    def _forget_epoch(self, out: Outbox, rank: int) -> None:
+        if self.epoch is None or self.job is None:
+            return
+        self.epoch.left.add(rank)
+        if len(self.epoch.left) == len(self.epoch.places):
+            self.epoch = None
+            self._start_epoch(out, self.job)
+
+    def _reject_waiting(self, out: Outbox, job: Job, reason: str, retry: bool) -> None:
+        for record in job.waiting():
+            record.phase = RankPhase.LEFT
+            out.send(record.place.agent, RankRejected(record.place.rank, reason, retry))
+
+    def _reject_unreachable(self, out: Outbox, job: Job) -> None:
+        gone = [record for record in job.ranks if record.phase is RankPhase.GONE]
+        if gone and job.waiting():
+            first = gone[0]
+            reason = (
+                f"hvd.init() can't complete: rank {first.place.rank} (host {first.place.host}, pid {first.pid}) has exited with "
+                f"code {first.code}. All {job.size} ranks must call it."
+            )
+            self._reject_waiting(out, job, reason, retry=False)
+
+    # ---- exits and ends -------------------------------------------------------------------------------------------------
+
+    def _exited(self, out: Outbox, job: Job, event: ev.RankExited, now: float) -> None:
+        record = job.ranks[event.rank]
+        if record.phase is RankPhase.GONE:
+            return
+        was_ready = record.phase is RankPhase.READY
+        failure = job.note_exit(event)
+        if failure is not None:
+            self._failed(out, job, failure, was_ready, now)
+        if was_ready:
+            self._forget_epoch(out, event.rank)
+        self._reject_unreachable(out, job)
+        self._finish(out, job)
+
+    def _failed(self, out: Outbox, job: Job, failure: Failure, was_ready: bool, now: float) -> None:
+        culprit = self.epoch.ended_by if self.epoch is not None else -1
+        if job.failure is None or (failure.rank == culprit and not job.stopping):
+            job.failure = failure
+        if was_ready and self.epoch is not None:
+            text = f"{failure.text} The operations that needed it can't finish."
+            self.epoch.end(out, Error(ErrorKind.LOST, text), failure.rank)
+        alive = 0 <= culprit < job.size and job.ranks[culprit].phase is not RankPhase.GONE
+        if culprit not in (-1, failure.rank) and alive:
+            # Its shutdown came first; its exit, which explains the others', is on the way.
+            job.stop_at = job.stop_at or now + self.config.culprit_exit_s
+        else:
+            self._stop(out, job, failure.text)
+
+    def _stop(self, out: Outbox, job: Job, reason: str) -> None:
+        if job.stopping:
+            return
+        job.stopping, job.stop_at = True, None
+        for agent in dict.fromkeys(place.agent for place in job.places):
+            out.send(agent, StopRanks(reason, self.config.grace_s))
+
+    def _finish(self, out: Outbox, job: Job) -> None:
+        if not job.is_over:
+            return
+        code, text = job.result()
+        for agent in dict.fromkeys(place.agent for place in job.places):
+            out.send(agent, JobFinished(code, text))
+        first = job.failure
+        if first is None or job.cancelled is not None:
+            out.commands.append(JobEnded(code, text, cause=out.cause))
+        else:
+            details = (first.rank, first.host, first.pid, first.signal, first.last_lines)
+            out.commands.append(JobEnded(code, text, *details, cause=out.cause))
+        self.job = self.epoch = None
+
+    def _submit(self, out: Outbox, event: ev.JobSubmitted) -> None:
+        if self.job is not None:
+            text = f"A job of {self.job.size} ranks runs already: {' '.join(self.job.command)}. Wait for its end."
+            out.commands.append(JobEnded(1, text, cause=out.cause))
+            return
+        placed = place_ranks(event.size, {name: (agent.host, agent.slots) for name, agent in self.agents.items()})
+        if isinstance(placed, str):
+            out.commands.append(JobEnded(1, placed, cause=out.cause))
+            return
+        records = [RankRecord(place) for place in placed]
+        self.job = Job(event.size, event.command, event.environment, event.directory, records)
+        for name in dict.fromkeys(place.agent for place in placed):
+            mine = tuple(place for place in placed if place.agent == name)
+            out.send(name, StartRanks(event.command, event.environment, event.directory, event.size, mine))
+
+    def _cancel(self, out: Outbox, event: ev.JobCancelled) -> None:
+        if self.job is None:
+            return
+        if self.job.cancelled is None:
+            self.job.cancelled = (event.code, event.reason)
+        self._stop(out, self.job, event.reason)
+
+    def _agent_lost(self, out: Outbox, event: ev.AgentLost, now: float) -> None:
+        agent = self.agents.pop(event.agent, None)
+        job = self.job
+        if agent is None or job is None:
+            return
+        lost = [record for record in job.ranks if record.place.agent == event.agent]
+        for record in lost:
+            if self.job is not None and record.phase is not RankPhase.GONE:
+                reason = f"agent {event.agent} on host {agent.host} was lost: {event.reason}"
+                gone = ev.RankExited(record.place.rank, record.pid, 1, left=False, start_error=reason)
+                self._exited(out, job, gone, now)
+
+    # ---- time -----------------------------------------------------------------------------------------------------------
+
+    def _tick(self, out: Outbox, now: float) -> None:
+        job = self.job
+        if job is None:
+            return
+        if job.stop_at is not None and now >= job.stop_at:
+            self._stop(out, job, job.failure.text if job.failure else "a rank failed")
+        if self.epoch is not None:
+            self.epoch.look_at_waits(out, now)
+        if job.first_hello_at is not None and self.epoch is None and job.waiting():
+            self._look_at_start(out, job, now)
+
+    def _look_at_start(self, out: Outbox, job: Job, now: float) -> None:
+        waited = now - (job.first_hello_at or now)
+        absent = ", ".join(f"rank {r.place.rank} on host {r.place.host} ({r.phase.value})" for r in job.absent())
+        text = f"{len(job.waiting())} of {job.size} ranks have called hvd.init(); missing for {waited:.0f} s: {absent}."
+        limit = self.config.start_timeout_s
+        if 0 < limit <= waited:
+            reason = f"{text} The start timeout of {limit:g} s is over."
+            first = job.absent()[0]
+            if job.failure is None:
+                job.failure = Failure(first.place.rank, first.place.host, first.pid, 1, 0, reason)
+            self._reject_waiting(out, job, reason, retry=False)
+            self._stop(out, job, reason)
+        elif now - job.start_warned_at >= self.config.start_warning_s > 0:
+            job.start_warned_at = now
+            out.send(job.places[0].agent, Warn(text))
+
+    def check_invariants(self) -> None:
+        """Raises AssertionError when the book is wrong."""
+        if self.job is not None:
+            self.job.check_invariants()
+        if self.epoch is not None:
+            self.epoch.check_invariants()
+            assert self.job is not None
+            ready = {r.place.rank for r in self.job.ranks if r.phase is RankPhase.READY}
+            assert not ready & self.epoch.left
+
+
+def _disagreement(job: Job) -> str:
+    """Why these Hellos can't form an epoch, empty when they can."""
+    hellos = [record.hello for record in job.ranks if record.hello is not None]
+    wishes = [tuple(tuple(sorted(item.ranks)) for item in hello.process_sets) for hello in hellos]
+    for hello, wish in zip(hellos, wishes, strict=True):
+        if hello.generation != hellos[0].generation:
+            return (
+                f"Rank {hello.rank} calls hvd.init() for the {hello.generation}. time, rank {hellos[0].rank} for the "
+                f"{hellos[0].generation}. time. All ranks must call it equally often."
+            )
+        if wish != wishes[0]:
+            return (
+                f"Process sets given to hvd.init() differ: rank {hello.rank} has {[list(x) for x in wish]}, rank "
+                f"{hellos[0].rank} has {[list(x) for x in wishes[0]]}. Pass the same list on all ranks."
+            )
+        if hello.dynamic_process_sets != hellos[0].dynamic_process_sets:
+            return "HOROVOD_DYNAMIC_PROCESS_SETS is set on some ranks only. Set it on all or on none."
+    faults = [fault(item.ranks, job.size) for item in (hellos[0].process_sets if hellos else ())]
+    return next((reason for reason in faults if reason), "")

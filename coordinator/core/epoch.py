@@ -1,0 +1,220 @@
+"""One agreed membership: its process sets, negotiations, plans, joins and waits.
+
+An epoch lives from the moment all ranks of the job have said Hello with the same generation until all of them have left or are gone.
+``ended`` is set by the first thing that ends it: a shutdown, a loss, a stall.  From then on every new request is refused with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from horovod.coordinator.core.commands import (
+    AllJoined,
+    EndEpoch,
+    JoinDone,
+    JoinedRanks,
+    Outbox,
+    Refusal,
+    SetAdded,
+    SetRemoved,
+    Warn,
+)
+from horovod.coordinator.core.config import Config
+from horovod.coordinator.core.negotiation import Negotiation, not_while_joined
+from horovod.coordinator.core.plans import Plans
+from horovod.coordinator.core.process_sets import ProcessSets, SetCall
+from horovod.coordinator.core.stalls import Stalls
+from horovod.coordinator.core.values import Announcement, Error, ErrorKind, Kind, ProcessSet, RankPlace, RankRequest
+
+
+@dataclass(slots=True)
+class Epoch:
+    """State and rules of one epoch."""
+
+    number: int
+    generation: int
+    places: tuple[RankPlace, ...]
+    config: Config
+    incarnation: int
+    sets: ProcessSets = field(init=False)
+    plans: Plans = field(init=False)
+    negotiation: Negotiation = field(init=False)
+    stalls: Stalls = field(init=False)
+    left: set[int] = field(default_factory=set)
+    joined: dict[int, int] = field(default_factory=dict)  # rank -> request, in the order of the calls
+    quiet: set[str] = field(default_factory=set)
+    zero_plans: set[int] = field(default_factory=set)
+    ended: Error | None = None
+    ended_by: int = -1
+
+    def __post_init__(self) -> None:
+        agent_of = {place.rank: place.agent for place in self.places}
+        hosts = {place.rank: place.host for place in self.places}
+        self.sets = ProcessSets(len(self.places))
+        self.plans = Plans(self.incarnation, self.config.cache_capacity, agent_of)
+        self.negotiation = Negotiation(hosts, agent_of, self.plans)
+        self.stalls = Stalls(hosts)
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """Every agent that has a rank in it."""
+        return tuple(dict.fromkeys(place.agent for place in self.places))
+
+    def agent_of(self, rank: int) -> str:
+        """The agent of a rank."""
+        return self.places[rank].agent
+
+    def to_all(self, out: Outbox, body: EndEpoch | JoinedRanks | AllJoined) -> None:
+        """The same message to every agent."""
+        for agent in self.agents:
+            out.send(agent, body)
+
+    def warn(self, out: Outbox, text: str) -> None:
+        """Shown once, where rank 0 lives."""
+        out.send(self.agent_of(0), Warn(text))
+
+    def end(self, out: Outbox, error: Error, rank: int = -1) -> None:
+        """Ends the epoch; only the first reason counts, but a loss is passed on after a shutdown."""
+        if self.ended is not None and (self.ended.kind is not ErrorKind.SHUT_DOWN or error.kind is ErrorKind.SHUT_DOWN):
+            return
+        if self.ended is None:
+            self.ended, self.ended_by = error, rank
+        self.to_all(out, EndEpoch(error))
+
+    # ---- announcements ------------------------------------------------------------------------------------------------
+
+    def announce(self, out: Outbox, item: Announcement, now: float) -> None:
+        """A rank announces a signature."""
+        reason = self._reason_against(item)
+        if reason is not None:
+            self.negotiation.refuse(out, [item], reason)
+        else:
+            members = self.sets.sets[item.signature.process_set]
+            self.negotiation.announce(out, item, members, frozenset(self.joined), now)
+
+    def _reason_against(self, item: Announcement) -> Error | None:
+        if self.ended is not None:
+            return self.ended
+        signature = item.signature
+        members = self.sets.sets.get(signature.process_set)
+        if members is None:
+            return Error(ErrorKind.INVALID, f"{signature.name!r}: process set {signature.process_set} does not exist.")
+        if item.rank not in members:
+            return Error(ErrorKind.INVALID, f"{signature.name!r}: rank {item.rank} is not in process set {list(members)}.")
+        if signature.kind is Kind.BROADCAST and signature.root not in members:
+            return Error(ErrorKind.INVALID, f"{signature.name!r}: root rank {signature.root} is not in {list(members)}.")
+        joined = frozenset(self.joined).intersection(members)
+        return not_while_joined(signature, joined) if joined and signature.kind is not Kind.ALLREDUCE else None
+
+    # ---- join ---------------------------------------------------------------------------------------------------------
+
+    def join(self, out: Outbox, rank: int, request: int, now: float) -> None:
+        """A rank has run out of data."""
+        if self.ended is not None or rank in self.joined:
+            error = self.ended or Error(ErrorKind.INVALID, f"Rank {rank} has joined already.")
+            out.send(self.agent_of(rank), Refusal((RankRequest(rank, request),), error))
+            return
+        self.joined[rank] = request
+        joined = frozenset(self.joined)
+        self.to_all(out, JoinedRanks(tuple(sorted(joined))))
+        self.plans.hold_for_join(out, joined)
+        self.negotiation.joined_changed(out, joined, now)
+        if len(joined) == len(self.places):
+            self.quiet = set()
+            self.to_all(out, AllJoined())
+
+    def join_quiet(self, out: Outbox, agent: str, plans: Iterable[int]) -> None:
+        """Nothing is open on an agent; when none has anything open, join returns everywhere."""
+        if len(self.joined) < len(self.places) or self.ended is not None:
+            return
+        self.quiet.add(agent)
+        self.zero_plans.update(plans)
+        if self.quiet < set(self.agents):
+            return
+        last = next(reversed(self.joined))
+        for name in self.agents:
+            mine = tuple(RankRequest(r, q) for r, q in sorted(self.joined.items()) if self.agent_of(r) == name)
+            out.send(name, JoinDone(last, mine))
+        self.joined.clear()
+        self.to_all(out, JoinedRanks(()))
+        self.plans.retire_now(out, self.zero_plans)
+        self.zero_plans.clear()
+
+    # ---- process sets ---------------------------------------------------------------------------------------------------
+
+    def set_call(self, out: Outbox, rank: int, call: SetCall) -> None:
+        """A rank adds or removes a process set; done when all ranks have made the same call."""
+        if self.ended is not None:
+            out.send(self.agent_of(rank), Refusal((RankRequest(rank, call.request),), self.ended))
+            return
+        calls = self.sets.call(rank, call)
+        if calls is None:
+            return
+        wishes: dict[str, list[int]] = {}
+        for caller, made in sorted(calls.items()):
+            wishes.setdefault(made.wish(), []).append(caller)
+        if len(wishes) > 1:
+            sides = "; ".join(f"rank(s) {', '.join(map(str, ranks))}: {wish}" for wish, ranks in wishes.items())
+            self._answer(out, calls, Error(ErrorKind.MISMATCH, f"Mismatched process set calls: {sides}."))
+        elif call.remove >= 0:
+            self._remove_set(out, call.remove, calls)
+        else:
+            self._answer(out, calls, self.sets.add(call.ranks))
+
+    def _remove_set(self, out: Outbox, set_id: int, calls: dict[int, SetCall]) -> None:
+        error = self.sets.remove(set_id)
+        if error is None:
+            gone = Error(ErrorKind.INVALID, f"Process set {set_id} was removed while this operation waited.")
+            self.negotiation.drop_set(out, set_id, gone)
+            self.plans.hold_set(out, set_id)
+        self._answer(out, calls, error if error is not None else set_id)
+
+    def _answer(self, out: Outbox, calls: dict[int, SetCall], result: ProcessSet | Error | int) -> None:
+        for agent in self.agents:
+            mine = tuple(RankRequest(r, c.request) for r, c in sorted(calls.items()) if self.agent_of(r) == agent)
+            if isinstance(result, Error):
+                out.send(agent, Refusal(mine, result))
+            elif isinstance(result, ProcessSet):
+                out.send(agent, SetAdded(result, mine))
+            else:
+                out.send(agent, SetRemoved(result, mine))
+
+    # ---- waits ----------------------------------------------------------------------------------------------------------
+
+    def look_at_waits(self, out: Outbox, now: float) -> None:
+        """After an observation or a tick: warn, report cycles, give up at the limits."""
+        if self.ended is not None:
+            return
+        waits = self.stalls.waits(self.plans, self.negotiation, frozenset(self.joined), now)
+        if self.config.stall_check_s > 0:
+            for text in self.stalls.due(waits, self.config.stall_check_s, now):
+                self.warn(out, text)
+        limit = self.config.stall_shutdown_s
+        if limit > 0 and waits and waits[0].age_s >= limit:
+            text = f"{self.stalls.text(waits[0])} The limit HOROVOD_STALL_SHUTDOWN_TIME_SECONDS={limit:g} is reached."
+            self.end(out, Error(ErrorKind.STALLED, text))
+
+    def look_for_cycle(self, out: Outbox, now: float) -> None:
+        """After an observation: ranks that wait for each other."""
+        if self.ended is not None:
+            return
+        waits = self.stalls.waits(self.plans, self.negotiation, frozenset(self.joined), now)
+        cycle = self.stalls.find_cycle(waits, self.plans, self.negotiation, now)
+        if cycle is None:
+            return
+        if cycle.reported_at is None:
+            cycle.reported_at = now
+            self.warn(out, cycle.text)
+        elif 0 < self.config.deadlock_grace_s <= now - cycle.seen_at:
+            grace = self.config.deadlock_grace_s
+            text = f"{cycle.text} Nothing changed for HVD_DEADLOCK_GRACE_SECONDS={grace:g}."
+            self.end(out, Error(ErrorKind.STALLED, text))
+
+    def check_invariants(self) -> None:
+        """Raises AssertionError when the book is wrong."""
+        self.sets.check_invariants()
+        self.plans.check_invariants()
+        self.negotiation.check_invariants()
+        assert self.left <= {place.rank for place in self.places}
+        assert self.quiet <= set(self.agents)

@@ -1,0 +1,205 @@
+"""What the coordinator is told.  Bodies of reports are named and built like the messages of control.proto."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from horovod.coordinator.core.values import (
+    Announcement,
+    BlockedOn,
+    OpenRound,
+    ProcessSet,
+    RankCount,
+    RankState,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """An agent is there."""
+
+    agent: str
+    host: str
+    slots: int
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RankHello:
+    """A rank calls init."""
+
+    rank: int
+    generation: int
+    pid: int = 0
+    process_sets: tuple[ProcessSet, ...] = ()
+    dynamic_process_sets: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Announcements:
+    """Signatures without a plan."""
+
+    items: tuple[Announcement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The plan is marked; these are the arrivals."""
+
+    plan: int
+    arrivals: tuple[RankCount, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRetired:
+    """Nobody on this agent refers to the plan."""
+
+    plan: int
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRequested:
+    """A rank has run out of data."""
+
+    rank: int
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class JoinQuiet:
+    """Nothing is open on this agent any more; ``plans`` ran with zeros."""
+
+    plans: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SetAddRequested:
+    """A rank adds a process set."""
+
+    rank: int
+    request: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetRemoveRequested:
+    """A rank removes a process set."""
+
+    rank: int
+    request: int
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankLeft:
+    """A rank has called shutdown."""
+
+    rank: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankStarted:
+    """The process of a rank runs."""
+
+    rank: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankExited:
+    """The process of a rank is gone; ``left``: it owed nobody anything."""
+
+    rank: int
+    pid: int
+    code: int
+    signal: int = 0
+    left: bool = True
+    last_lines: str = ""
+    start_error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What waits on an agent."""
+
+    rounds: tuple[OpenRound, ...] = ()
+    ranks: tuple[RankState, ...] = ()
+    plans_used: tuple[int, ...] = ()
+    blocked_on: tuple[BlockedOn, ...] = ()
+
+
+Body = (
+    Register
+    | RankHello
+    | Announcements
+    | Held
+    | PlanRetired
+    | JoinRequested
+    | JoinQuiet
+    | SetAddRequested
+    | SetRemoveRequested
+    | RankLeft
+    | RankStarted
+    | RankExited
+    | Observation
+)
+BODIES: tuple[type, ...] = (
+    Register,
+    RankHello,
+    Announcements,
+    Held,
+    PlanRetired,
+    JoinRequested,
+    JoinQuiet,
+    SetAddRequested,
+    SetRemoveRequested,
+    RankLeft,
+    RankStarted,
+    RankExited,
+    Observation,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A message of an agent; ``epoch`` is the one it speaks of, 0 when it speaks of none."""
+
+    agent: str
+    epoch: int
+    body: Body
+
+
+@dataclass(frozen=True, slots=True)
+class AgentLost:
+    """An agent is gone."""
+
+    agent: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubmitted:
+    """Somebody wants ``size`` ranks of a command."""
+
+    size: int
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    directory: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobCancelled:
+    """The job must end now, with this exit code (128 + signal of the launcher)."""
+
+    code: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = Report | AgentLost | JobSubmitted | JobCancelled | Tick

@@ -1,0 +1,160 @@
+"""One job: where its ranks live, how far each has come, and what failed first.
+
+Exit code 0 only when every rank exited with 0 and owed nobody anything; otherwise the code of the first failure.  A rank whose shutdown
+ended the epoch and that then fails is the first failure, although others, who got an error from that, may be gone before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from horovod.coordinator.core.events import RankExited, RankHello
+from horovod.coordinator.core.values import RankPlace
+
+
+class RankPhase(Enum):
+    """See TRANSITIONS."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    WAITING = "waiting"
+    READY = "ready"
+    LEFT = "left"
+    GONE = "gone"
+
+
+TRANSITIONS: dict[RankPhase, tuple[tuple[str, RankPhase], ...]] = {
+    RankPhase.STARTING: (("RankStarted", RankPhase.RUNNING), ("RankExited", RankPhase.GONE)),
+    RankPhase.RUNNING: (("RankHello", RankPhase.WAITING), ("RankExited", RankPhase.GONE)),
+    RankPhase.WAITING: (("EpochStart", RankPhase.READY), ("RankExited", RankPhase.GONE)),
+    RankPhase.READY: (("RankLeft", RankPhase.LEFT), ("RankExited", RankPhase.GONE)),
+    RankPhase.LEFT: (("RankHello", RankPhase.WAITING), ("RankExited", RankPhase.GONE)),
+    RankPhase.GONE: (),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What a person is shown last."""
+
+    rank: int
+    host: str
+    pid: int
+    code: int
+    signal: int
+    text: str
+    last_lines: str = ""
+
+
+@dataclass(slots=True)
+class RankRecord:
+    """One rank of the job."""
+
+    place: RankPlace
+    phase: RankPhase = RankPhase.STARTING
+    pid: int = 0
+    generation: int = 0
+    hello: RankHello | None = None
+    code: int = 0
+
+
+@dataclass(slots=True)
+class Job:
+    """All ranks of a job."""
+
+    size: int
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    directory: str
+    ranks: list[RankRecord]
+    failure: Failure | None = None
+    cancelled: tuple[int, str] | None = None
+    stopping: bool = False
+    stop_at: float | None = None
+    first_hello_at: float | None = None
+    start_warned_at: float = 0.0
+
+    @property
+    def places(self) -> tuple[RankPlace, ...]:
+        """By rank."""
+        return tuple(record.place for record in self.ranks)
+
+    @property
+    def is_over(self) -> bool:
+        """Every rank is gone."""
+        return all(record.phase is RankPhase.GONE for record in self.ranks)
+
+    def waiting(self) -> list[RankRecord]:
+        """Ranks inside init."""
+        return [record for record in self.ranks if record.phase is RankPhase.WAITING]
+
+    def absent(self) -> list[RankRecord]:
+        """Ranks that others inside init wait for."""
+        return [record for record in self.ranks if record.phase is not RankPhase.WAITING]
+
+    def note_exit(self, event: RankExited) -> Failure | None:
+        """Books an exit; the failure when it was one."""
+        record = self.ranks[event.rank]
+        was = record.phase
+        record.phase, record.code = RankPhase.GONE, event.code
+        record.pid = event.pid or record.pid
+        owed = was is RankPhase.READY or not event.left
+        if event.code == 0 and not owed and not event.start_error:
+            return None
+        text = exit_text(record, event, owed)
+        return Failure(event.rank, record.place.host, record.pid, event.code or 1, event.signal, text, event.last_lines)
+
+    def result(self) -> tuple[int, str]:
+        """Exit code and text of the job that is over."""
+        if self.cancelled is not None:
+            return self.cancelled
+        return (self.failure.code, self.failure.text) if self.failure else (0, "")
+
+    def check_invariants(self) -> None:
+        """Raises AssertionError when the book is wrong."""
+        assert [record.place.rank for record in self.ranks] == list(range(self.size))
+        for record in self.ranks:
+            assert (record.hello is not None) or record.phase not in (RankPhase.WAITING, RankPhase.READY)
+
+
+def exit_text(record: RankRecord, event: RankExited, owed: bool) -> str:
+    """``Rank 1 (host a, pid 12) was killed by signal 9, possibly out of memory.``"""
+    who = f"Rank {event.rank} (host {record.place.host}, pid {record.pid})"
+    if event.start_error:
+        return f"Rank {event.rank} could not be started on host {record.place.host}: {event.start_error}."
+    if event.signal == 9:
+        return f"{who} was killed by signal 9, possibly out of memory."
+    if event.signal:
+        return f"{who} was killed by signal {event.signal}."
+    if event.code == 0 and owed:
+        return f"{who} exited with code 0 without hvd.shutdown() while the others still needed it."
+    return f"{who} exited with code {event.code}."
+
+
+def place_ranks(size: int, slots: Mapping[str, tuple[str, int]]) -> list[RankPlace] | str:
+    """Fills agents (name -> host, slots) in order; a reason when there are too few slots."""
+    total = sum(count for _, count in slots.values())
+    if size < 1:
+        return f"A job needs at least one rank, not {size}."
+    if total < size:
+        hosts = ", ".join(f"{host} ({count})" for host, count in slots.values()) or "none"
+        return f"{size} ranks were asked for, there are {total} slots: {hosts}. Ask for fewer ranks or add slots."
+    chosen: list[tuple[str, str, int]] = []
+    left = size
+    for agent, (host, count) in slots.items():
+        take = min(left, count)
+        if take:
+            chosen.append((agent, host, take))
+        left -= take
+    return _number(chosen)
+
+
+def _number(chosen: list[tuple[str, str, int]]) -> list[RankPlace]:
+    places = []
+    for index, (agent, host, count) in enumerate(chosen):
+        for local in range(count):
+            sharing = [i for i, (_, _, other) in enumerate(chosen) if other > local]
+            places.append(RankPlace(len(places), agent, host, local, count, sharing.index(index), len(sharing)))
+    return places

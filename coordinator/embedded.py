@@ -1,0 +1,50 @@
+"""The coordinator inside another process: messages in, messages out, no network.  ``horovodrun`` uses it for one host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from horovod.coordinator.core import Command, Config, Coordinator, Event, JobEnded, Report, Send
+from horovod.coordinator.core import events as ev
+from horovod.proto import control_pb2
+from horovod.proto.codec import by_field, unwrap, wrap
+
+_BODIES = by_field(*ev.BODIES)
+
+
+@dataclass(slots=True)
+class Handlers:
+    """Who gets what comes out: orders by agent name, and the end of a job."""
+
+    order: Callable[[str, control_pb2.Order], None]
+    job_ended: Callable[[JobEnded], None]
+
+
+class EmbeddedCoordinator:
+    """Not thread-safe: call it from one loop."""
+
+    def __init__(self, config: Config, clock: Callable[[], float], handlers: Handlers) -> None:
+        self.core = Coordinator(config)
+        self._clock = clock
+        self._handlers = handlers
+
+    def report(self, agent: str, message: control_pb2.AgentReport) -> None:
+        """A message of an agent."""
+        self.handle(Report(agent, message.epoch, unwrap(message, _BODIES)))
+
+    def handle(self, event: Event) -> None:
+        """An event; its commands are carried out before this returns."""
+        for command in self.core.handle(event, self._clock()):
+            self._carry_out(command)
+
+    def _carry_out(self, command: Command) -> None:
+        if isinstance(command, Send):
+            order = control_pb2.Order(epoch=command.epoch)
+            wrap(order, command.body)
+            self._handlers.order(command.agent, order)
+        else:
+            self._handlers.job_ended(command)
+
+
+__all__ = ["EmbeddedCoordinator", "Handlers"]
