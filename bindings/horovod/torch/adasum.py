@@ -1,0 +1,88 @@
+"""The optimizer for op=Adasum: ranks step on their own, and what their steps changed is combined.
+
+Adasum combines updates, not gradients, so that the wrapped optimizer's rule (momentum, second moments) is applied before
+the combination.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from horovod.common.exceptions import UsageError
+from horovod.common.types import ReduceOp
+from horovod.common.util import num_rank_is_power_2
+from horovod.torch.compression import Compressor
+from horovod.torch.pending import require_client, synchronize
+from horovod.torch.reduce_ops import allreduce_async_
+
+__all__ = ["make_adasum_optimizer"]
+
+
+class _DistributedAdasumOptimizer(torch.optim.Optimizer):
+    """The methods that are put over the wrapped optimizer's class; ``_wrapped`` is that class."""
+
+    _wrapped: type[torch.optim.Optimizer]
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        names: dict[torch.Tensor, str],
+        compression: type[Compressor],
+        passes: int,
+    ) -> None:
+        self.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k != "step"})
+        self._parameter_names = names
+        self._compression = compression
+        self.backward_passes_per_step = passes
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Kept for compatibility: gradients are summed until ``step``, however many passes there are."""
+        if passes <= 0:
+            raise UsageError("backward_passes_per_step must be > 0")
+        self.backward_passes_per_step = passes
+
+    def synchronize(self) -> None:
+        """Nothing to wait for: updates are combined in ``step``."""
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Raises AssertionError: combination is part of the step."""
+        raise AssertionError("Skipping synchronization is not supported when using Adasum optimizer.")
+        yield
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Steps, then replaces each parameter's change by the combination of all ranks' changes."""
+        parameters = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
+        with torch.no_grad():
+            before = [parameter.clone() for parameter in parameters]
+            with torch.enable_grad():
+                loss = self._wrapped.step(self, closure) if closure is not None else self._wrapped.step(self)
+            self._combine(parameters, before)
+        return loss
+
+    def _combine(self, parameters: list[torch.Tensor], before: list[torch.Tensor]) -> None:
+        started = []
+        for index, (parameter, old) in enumerate(zip(parameters, before, strict=True)):
+            change, context = self._compression.compress(parameter - old)
+            name = f"adasum.{self._parameter_names.get(parameter, index)}"
+            started.append((allreduce_async_(change, name=name, op=int(ReduceOp.ADASUM)), context))
+        for parameter, old, (handle, context) in zip(parameters, before, started, strict=True):
+            parameter.copy_(old + self._compression.decompress(synchronize(handle), context))
+
+
+def make_adasum_optimizer(
+    optimizer: torch.optim.Optimizer,
+    names: dict[torch.Tensor, str],
+    compression: type[Compressor],
+    passes: int,
+    subclass: Callable[[type[torch.optim.Optimizer], type], type[Any]],
+) -> Any:
+    """Wraps the optimizer; NotImplementedError where the number of ranks is no power of two."""
+    size = require_client().size
+    if not num_rank_is_power_2(size):
+        raise NotImplementedError(f"Adasum needs a power of two of ranks, this job has {size}.")
+    return subclass(type(optimizer), _DistributedAdasumOptimizer)(optimizer, names, compression, passes)

@@ -1,0 +1,86 @@
+"""Smaller dtypes for the way: gradients are cast before they are reduced, and cast back afterwards.
+
+``Compression.fp16`` keeps 11 significant bits and a range up to 65504: a larger gradient becomes inf, which a loss
+scaler notices and nothing else does.  ``Compression.bf16`` keeps 8 significant bits and the range of fp32.  Integers
+pass untouched, and so do tensors that a cast would not make smaller.
+"""
+
+from __future__ import annotations
+
+import torch
+
+__all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
+
+
+class Compressor:
+    """Turns a tensor into what is sent, and back; subclasses must keep the shape."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, object]:
+        """The tensor to send, and what decompress needs to know."""
+        raise NotImplementedError
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: object) -> torch.Tensor:
+        """The tensor as it was, with the values received."""
+        raise NotImplementedError
+
+
+class NoneCompressor(Compressor):
+    """Sends tensors as they are."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, object]:
+        """The same tensor."""
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: object) -> torch.Tensor:
+        """The same tensor."""
+        return tensor
+
+
+def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, object]:
+    if tensor.dtype.is_floating_point and tensor.dtype.itemsize > dtype.itemsize:
+        return tensor.to(dtype), tensor.dtype
+    return tensor, tensor.dtype
+
+
+def _cast_back(tensor: torch.Tensor, dtype: object) -> torch.Tensor:
+    return tensor.to(dtype) if isinstance(dtype, torch.dtype) else tensor
+
+
+class FP16Compressor(Compressor):
+    """Sends fp32 and fp64 as fp16; values beyond 65504 become inf."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, object]:
+        """The tensor in half precision."""
+        return _cast(tensor, torch.float16)
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: object) -> torch.Tensor:
+        """The tensor in the dtype that it had."""
+        return _cast_back(tensor, ctx)
+
+
+class BF16Compressor(Compressor):
+    """Sends fp32 and fp64 as bf16: less precise than fp16, never out of range."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, object]:
+        """The tensor in bfloat16."""
+        return _cast(tensor, torch.bfloat16)
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: object) -> torch.Tensor:
+        """The tensor in the dtype that it had."""
+        return _cast_back(tensor, ctx)
+
+
+class Compression:
+    """The compressors to choose from."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor

@@ -1,0 +1,226 @@
+"""DistributedOptimizer: any torch optimizer, with gradients reduced over the ranks before each step.
+
+The result has the class name of what it wraps and inherits from its class; options, parameter groups and state are the
+wrapped optimizer's own.  With one rank, or outside the process set, it behaves like the wrapped optimizer.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from horovod.common import basics
+from horovod.common.exceptions import UsageError
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.types import ReduceOp
+from horovod.torch.adasum import make_adasum_optimizer
+from horovod.torch.compression import Compression, Compressor
+from horovod.torch.parameters import check_groups, name_parameters
+from horovod.torch.pending import require_client
+from horovod.torch.reducer import Reducer, Settings
+
+__all__ = ["DistributedOptimizer"]
+
+_NOT_COPIED = frozenset({"step", "zero_grad", "_opt_called"})
+
+
+class _DistributedOptimizer(torch.optim.Optimizer):
+    """The methods that are put over the wrapped optimizer's class; ``_wrapped`` is that class."""
+
+    _wrapped: type[torch.optim.Optimizer]
+
+    def __init__(self, optimizer: torch.optim.Optimizer, names: dict[torch.Tensor, str], settings: Settings) -> None:
+        # An instance attribute such as a scheduler's wrapper of step() belongs to the wrapped object.
+        self.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k not in _NOT_COPIED})
+        self._parameter_names = names
+        self._reducer = Reducer(settings)
+        self._hooks: list[Any] = []
+        self._synchronized = False
+        self._should_synchronize = True
+        self._warned = False
+        self._register_hooks()
+
+    def _reduces(self) -> bool:
+        """Whether there is anybody to reduce with."""
+        client = require_client()
+        ranks = self._reducer.settings.process_set.ranks
+        return client.size > 1 and (ranks is None or client.rank in ranks)
+
+    def _register_hooks(self) -> None:
+        """Watches parameters that need gradients and are not watched yet."""
+        if not self._reduces():
+            return
+        for group_index, group in enumerate(self.param_groups):
+            for index, parameter in enumerate(group["params"]):
+                if parameter.requires_grad and parameter not in self._reducer.slots:
+                    self._watch(parameter, f"allreduce.noname.{group_index}.{index}")
+
+    def _watch(self, parameter: torch.Tensor, default_name: str) -> None:
+        name = self._parameter_names.setdefault(parameter, default_name)
+        self._reducer.add(parameter, name)
+        self._hooks.append(parameter.register_post_accumulate_grad_hook(_make_hook(self)))
+
+    def _gradient_came(self, parameter: torch.Tensor) -> None:
+        self._synchronized = False
+        self._reducer.arrive(self._reducer.slots[parameter])
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """From now on gradients are reduced in every ``passes``-th backward pass."""
+        if passes <= 0:
+            raise UsageError("backward_passes_per_step must be > 0")
+        self._reducer.settings.passes = passes
+        self._reducer.forget_step()
+
+    def synchronize(self) -> None:
+        """Waits until all gradients are reduced; those that are missing on this rank count as zeros.
+
+        Raises HorovodInternalError when ranks disagree or one is lost, ValueError when a gradient was changed after it
+        was handed over.
+        """
+        if self._reduces():
+            self._register_hooks()
+            self._reducer.finish()
+        self._synchronized = True
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Inside, ``step`` does not synchronize: for use after ``synchronize``."""
+        self._should_synchronize = False
+        try:
+            yield
+        finally:
+            self._should_synchronize = True
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Synchronizes, then steps.  Gradients that a closure computes are synchronized after each call of it."""
+        if closure is not None:
+            return self._step_with(closure)
+        if self._should_synchronize:
+            self._synchronize_once()
+        self._synchronized = False
+        return self._wrapped.step(self)
+
+    def _step_with(self, closure: Callable[[], Any]) -> Any:
+        if self._reducer.is_pending():
+            self.synchronize()
+
+        def evaluate() -> Any:
+            with torch.enable_grad():
+                loss = closure()
+            if self._should_synchronize:
+                self.synchronize()
+            return loss
+
+        result = self._wrapped.step(self, evaluate)
+        self._synchronized = False
+        return result
+
+    def _synchronize_once(self) -> None:
+        if not self._synchronized:
+            self.synchronize()
+        elif not self._warned:
+            self._warned = True
+            warnings.warn(
+                "optimizer.step() called without optimizer.skip_synchronize() context after optimizer.synchronize(). "
+                "The gradients are reduced already and are not reduced again; write "
+                "`with optimizer.skip_synchronize(): optimizer.step()` to say that this is meant.",
+                stacklevel=3,
+            )
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As in torch; AssertionError between backward() and step() or synchronize()."""
+        if self._reducer.is_pending():
+            raise AssertionError(
+                "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
+                "optimizer.synchronize(). The gradients are being reduced: call one of these first."
+            )
+        self._wrapped.zero_grad(self, set_to_none)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As in torch; what was handed over for reduction is forgotten."""
+        self._reducer.forget_step()
+        self._synchronized = False
+        self._wrapped.load_state_dict(self, state_dict)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As in torch; the new parameters are reduced from the next backward pass on."""
+        self._wrapped.add_param_group(self, param_group)
+        self._register_hooks()
+
+
+def _make_hook(optimizer: _DistributedOptimizer) -> Callable[[torch.Tensor], None]:
+    """A hook that does not keep the optimizer alive: a model may outlive it and get another one."""
+    reference = weakref.ref(optimizer)
+
+    def hook(parameter: torch.Tensor) -> None:
+        alive = reference()
+        if alive is not None:
+            alive._gradient_came(parameter)
+
+    return hook
+
+
+def _subclass(wrapped: type[torch.optim.Optimizer], methods: type) -> type[Any]:
+    """A class named like ``wrapped`` and derived from it, with these methods over its own."""
+    body = {key: value for key, value in methods.__dict__.items() if key not in ("__dict__", "__weakref__", "__doc__")}
+    return type(wrapped.__name__, (wrapped,), {**body, "_wrapped": wrapped, "__doc__": wrapped.__doc__})
+
+
+def _check_arguments(optimizer: object, op: int, predivide: float, passes: int) -> None:
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise UsageError(f"DistributedOptimizer wraps a torch.optim.Optimizer, not {type(optimizer).__name__}.")
+    if hasattr(optimizer, "_wrapped"):
+        raise UsageError("This optimizer is a DistributedOptimizer already; wrapping it twice would reduce twice.")
+    if predivide != 1.0 and op != ReduceOp.AVERAGE:
+        raise UsageError("gradient_predivide_factor not supported with op != Average")
+    if predivide <= 0:
+        raise UsageError(f"gradient_predivide_factor must be above 0, not {predivide}.")
+    if passes <= 0:
+        raise UsageError("backward_passes_per_step must be > 0")
+
+
+def _choose_groups(num_groups: int, groups: Any) -> Any:
+    if num_groups:
+        warnings.warn("Parameter `num_groups` is deprecated, use `groups` instead.", DeprecationWarning, stacklevel=3)
+        if groups is None:
+            if num_groups < 0:
+                raise UsageError("num_groups must be a non-negative integer")
+            return num_groups
+    return groups
+
+
+def DistributedOptimizer(
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Any = None,
+    compression: type[Compressor] = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: int = int(ReduceOp.AVERAGE),
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | Sequence[Sequence[torch.Tensor]] | None = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """The optimizer, with gradients reduced over all ranks before each step.
+
+    ``named_parameters`` gives names for messages.  Gradients of ``backward_passes_per_step`` passes are summed here and
+    then reduced with ``op``.  ``groups``: lists of parameters, or how many lists, that are reduced together.  Raises
+    ValueError for arguments that contradict each other.
+    """
+    _check_arguments(optimizer, op, gradient_predivide_factor, backward_passes_per_step)
+    names = name_parameters(optimizer, named_parameters)
+    groups = check_groups(_choose_groups(num_groups, groups))
+    size = basics.client().size
+    if op == ReduceOp.ADASUM and size > 1:
+        if process_set.process_set_id != 0:
+            raise NotImplementedError("Adasum does not support non-global process sets yet.")
+        return make_adasum_optimizer(optimizer, names, compression, backward_passes_per_step, _subclass)
+    settings = Settings(
+        compression, op, gradient_predivide_factor, backward_passes_per_step, groups, sparse_as_dense, process_set
+    )
+    return _subclass(type(optimizer), _DistributedOptimizer)(optimizer, names, settings)

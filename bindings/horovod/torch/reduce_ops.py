@@ -1,0 +1,342 @@
+"""allreduce in all its forms.
+
+The blocking in-place form on a small dense tensor is the hot path of the whole binding: one look-up of a signature, one
+call of the client.  Everything else goes through ``_submit``, which also handles groups: tensors of one dtype make one
+operation, so that a group of mixed dtypes is a few operations under one handle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from horovod.common.basics import HorovodBasics
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.types import CollectiveKind, ReduceOp
+from horovod.common.util import get_average_backwards_compatibility_fun, num_rank_is_power_2
+from horovod.torch.compression import Compression, Compressor
+from horovod.torch.dtypes import engine_dtype
+from horovod.torch.pending import ReducedEntry, handles, increment_version, require_client, start, synchronize
+from horovod.torch.signatures import automatic_name, check_tensor, make_signature, set_id_of
+from horovod.torch.staging import Target, buffer_of, in_place_target, is_direct, new_like, pending_copies, wire_copy
+
+__all__ = [
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "handle_average_backwards_compatibility",
+]
+
+handle_average_backwards_compatibility = get_average_backwards_compatibility_fun(HorovodBasics)
+
+_AVERAGE = int(ReduceOp.AVERAGE)
+_OPS = tuple(int(op) for op in ReduceOp)
+_strided = torch.strided
+
+# What the hot path finds: a signature and the bytes of its tensor.
+_hot: dict[object, tuple[Any, int]] = {}
+
+
+def _check_op(op: int, dtype: torch.dtype, process_set: ProcessSet, what: str) -> None:
+    if op not in _OPS:
+        raise ValueError(f"{what}: op={op!r} is none of Average, Sum, Adasum, Min, Max and Product.")
+    if dtype is torch.bool and op == _AVERAGE:
+        raise ValueError(f"{what}: booleans have no average; use op=Sum or op=Max (any) or op=Product or op=Min (all).")
+    if op == ReduceOp.ADASUM:
+        _check_adasum(dtype, process_set, what)
+
+
+def _check_adasum(dtype: torch.dtype, process_set: ProcessSet, what: str) -> None:
+    if process_set.process_set_id != 0:
+        raise NotImplementedError(f"{what}: Adasum works on the global process set only.")
+    if not num_rank_is_power_2(require_client().size):
+        raise NotImplementedError(f"{what}: Adasum needs a power of two of ranks.")
+    if not dtype.is_floating_point:
+        raise ValueError(f"{what}: Adasum works on floating point tensors only.")
+
+
+def _by_dtype(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
+    """Positions of the tensors of each dtype, dtypes in order of appearance."""
+    found: dict[torch.dtype, list[int]] = {}
+    for position, tensor in enumerate(tensors):
+        found.setdefault(tensor.dtype, []).append(position)
+    return list(found.values())
+
+
+def _part_name(name: str | None, part: int, dtype: torch.dtype) -> str | None:
+    """The first dtype of a group has the group's name, so that mixed and uniform groups meet and are told apart."""
+    return name if part == 0 or name is None else f"{name}.{str(dtype).removeprefix('torch.')}"
+
+
+def _submit(
+    tensors: Sequence[torch.Tensor],
+    targets: Sequence[Target],
+    name: str | None,
+    op: int,
+    factors: tuple[float, float],
+    process_set: ProcessSet,
+    handle: int,
+    group: bool,
+) -> ReducedEntry:
+    """Submits the tensors, one operation for each dtype; targets receive the results."""
+    client, set_id, ops = require_client(), set_id_of(process_set), []
+    result = tuple(target for target, _ in targets) if group else targets[0][0]
+    for part, positions in enumerate(_by_dtype(tensors)):
+        dtype = tensors[positions[0]].dtype
+        part_name = _part_name(name, part, dtype)
+        signature = make_signature(
+            CollectiveKind.ALLREDUCE, part_name, dtype, [tensors[p].shape for p in positions], set_id,
+            op=op, prescale=factors[0], postscale=factors[1], group=group,
+        )  # fmt: skip
+        _check_op(op, dtype, process_set, signature.name)
+        sources = [wire_copy(tensors[p]) for p in positions]
+        buffers = [buffer_of(source, targets[p][1]) for source, p in zip(sources, positions, strict=True)]
+        keep = (sources, [targets[p][1] for p in positions])
+        unnamed = automatic_name("allreduce", part_name, handle)
+        if unnamed and part:
+            unnamed = f"{unnamed}.{part}"
+        ops.append(client.reduce(signature, buffers, blocking=False, keep=keep, name=unnamed))
+    return ReducedEntry(ops, result, pending_copies(targets))
+
+
+def _start(
+    tensors: Sequence[torch.Tensor],
+    in_place: bool,
+    average: bool | None,
+    name: str | None,
+    op: int | None,
+    factors: tuple[float, float],
+    process_set: ProcessSet,
+    group: bool,
+) -> tuple[ReducedEntry, int]:
+    handle = handles.advance()
+    op = handle_average_backwards_compatibility(op, average)
+    what = f"allreduce.{name or 'noname'}"
+    for tensor in tensors:
+        engine_dtype(check_tensor(tensor, what).dtype, what)
+    targets = [in_place_target(tensor, what) if in_place else new_like(tensor) for tensor in tensors]
+    entry = _submit(tensors, targets, name, op, factors, process_set, handle, group)
+    if in_place:
+        for tensor in tensors:
+            increment_version(tensor)
+    return entry, handle
+
+
+# ---- one tensor
+
+
+def allreduce_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts a reduction into a new tensor; the handle for ``poll`` and ``synchronize``."""
+    factors = prescale_factor, postscale_factor
+    return start(*_start([tensor], False, average, name, op, factors, process_set, False))
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts a reduction in place; the tensor must not be touched before ``synchronize``."""
+    factors = prescale_factor, postscale_factor
+    return start(*_start([tensor], True, average, name, op, factors, process_set, False))
+
+
+def allreduce_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Reduces the tensor in place over all ranks of the set, and returns it.
+
+    ``op`` is Average unless given.  Raises HorovodInternalError when ranks disagree or one is lost, ValueError when this
+    call is wrong.
+    """
+    if average is None:
+        chosen = _AVERAGE if op is None else op
+    else:
+        chosen = handle_average_backwards_compatibility(op, average)
+    key = (name, tensor.shape, tensor.dtype, chosen, prescale_factor, postscale_factor, process_set.process_set_id)
+    hot = _hot.get(key)
+    if hot is None or not (tensor.layout is _strided and tensor.is_cpu and tensor.is_contiguous()):
+        return _reduce_slowly(tensor, chosen, name, prescale_factor, postscale_factor, process_set, key)
+    signature, nbytes = hot
+    handle = handles.advance()
+    pointer = tensor.data_ptr()
+    require_client().reduce(
+        signature,
+        ((pointer, pointer, nbytes),),
+        blocking=True,
+        keep=tensor,
+        name=None if name else f"allreduce.noname.{handle}",
+    ).wait()
+    increment_version(tensor)
+    return tensor
+
+
+def _reduce_slowly(
+    tensor: torch.Tensor,
+    op: int,
+    name: str | None,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    key: object,
+) -> torch.Tensor:
+    """What the hot path leaves: everything is checked, and the next call of this kind will be hot."""
+    entry, _ = _start([tensor], True, None, name, op, (prescale, postscale), process_set, False)
+    entry.finish()
+    if is_direct(tensor):
+        signature = make_signature(
+            CollectiveKind.ALLREDUCE, name, tensor.dtype, [tensor.shape], set_id_of(process_set),
+            op=op, prescale=prescale, postscale=postscale,
+        )  # fmt: skip
+        if len(_hot) >= 4096:
+            _hot.clear()
+        _hot[key] = (signature, tensor.nbytes)
+    return tensor
+
+
+class _Allreduce(torch.autograd.Function):
+    """The gradient of an allreduce is the same allreduce of the gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: torch.Tensor, name: str | None, op: int, pre: float, post: float, group: ProcessSet
+    ) -> Any:
+        ctx.settings = op, pre, post, group
+        return synchronize(allreduce_async(tensor, None, name, op, pre, post, group))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        op, pre, post, group = ctx.settings
+        return allreduce(grads[0], None, None, Compression.none, op, pre, post, group), None, None, None, None, None
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """The reduction over all ranks of the set, as a new tensor; gradients flow through it.
+
+    ``op`` is Average unless given.  Raises HorovodInternalError when ranks disagree or one is lost, ValueError when this
+    call is wrong.
+    """
+    op = handle_average_backwards_compatibility(op, average)
+    compressed, ctx = compression.compress(tensor)
+    if torch.is_grad_enabled() and compressed.requires_grad:
+        reduced = _Allreduce.apply(compressed, name, op, prescale_factor, postscale_factor, process_set)
+    else:
+        entry, _ = _start([compressed], False, None, name, op, (prescale_factor, postscale_factor), process_set, False)
+        reduced = entry.finish()
+    return compression.decompress(reduced, ctx)
+
+
+# ---- groups
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts one reduction of all tensors, which become ready together; ``synchronize`` gives a tuple."""
+    factors = prescale_factor, postscale_factor
+    return start(*_start(list(tensors), False, average, name, op, factors, process_set, True))
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts one reduction of all tensors in place."""
+    factors = prescale_factor, postscale_factor
+    return start(*_start(list(tensors), True, average, name, op, factors, process_set, True))
+
+
+def grouped_allreduce_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> tuple[torch.Tensor, ...]:
+    """Reduces all tensors in place in one operation, and returns them."""
+    handle = grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set)
+    result: tuple[torch.Tensor, ...] = synchronize(handle)
+    return result
+
+
+class _GroupedAllreduce(torch.autograd.Function):
+    """As for one tensor, for all of the group together."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, name: str | None, op: int, pre: float, post: float, group: ProcessSet, *tensors: torch.Tensor
+    ) -> Any:
+        ctx.settings = op, pre, post, group
+        return synchronize(grouped_allreduce_async(tensors, None, name, op, pre, post, group))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        op, pre, post, group = ctx.settings
+        reduced = grouped_allreduce(grads, None, None, Compression.none, op, pre, post, group)
+        return (None, None, None, None, None, *reduced)
+
+
+def grouped_allreduce(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """The reductions of all tensors, run as one operation; gradients flow through it."""
+    op = handle_average_backwards_compatibility(op, average)
+    pairs = [compression.compress(tensor) for tensor in tensors]
+    reduced = _GroupedAllreduce.apply(
+        name, op, prescale_factor, postscale_factor, process_set, *[compressed for compressed, _ in pairs]
+    )
+    return [compression.decompress(tensor, ctx) for tensor, (_, ctx) in zip(reduced, pairs, strict=True)]

@@ -1,0 +1,391 @@
+"""Reduces the gradients of one optimizer: from the hook of a parameter to the end of ``synchronize``.
+
+A gradient that is due is copied into its slot once, and ``.grad`` becomes the slot.  When the last gradient of a bucket
+has come, the bucket is submitted.  ``finish`` hands over what is missing (as zeros, so that ranks never diverge), waits
+for all buckets and checks that nobody changed a gradient meanwhile.
+
+Parameters that are new - at the first step, after ``add_param_group``, when a frozen one is thawed - get slots at the
+next ``finish``, after all ranks have agreed on the list and on which gradients are sparse.  Until then their gradients
+stay where they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from horovod.common import basics
+from horovod.common.exceptions import HorovodInternalError, MismatchError, NotInitializedError, UsageError
+from horovod.common.process_sets import ProcessSet
+from horovod.common.types import Client, CollectiveKind, ReduceOp, Signature
+from horovod.torch.buckets import Bucket, Memory, Slot, cut_into_buckets, memory_order
+from horovod.torch.compression import Compression, Compressor
+from horovod.torch.dtypes import engine_dtype
+from horovod.torch.functions import allgather_object
+from horovod.torch.pending import require_client, synchronize, wait_all
+from horovod.torch.reduce_ops import allreduce_async
+from horovod.torch.signatures import set_id_of
+from horovod.torch.sparse import sparse_allreduce_async
+
+__all__ = ["Reducer", "Settings"]
+
+_numbers = itertools.count()
+
+
+def _restart_numbers() -> None:
+    global _numbers
+    _numbers = itertools.count()
+
+
+basics.on_shutdown(_restart_numbers)
+
+
+class Settings:
+    """How gradients are reduced."""
+
+    __slots__ = ("compression", "groups", "op", "passes", "postscale", "prescale", "process_set", "sparse_as_dense")
+
+    def __init__(
+        self,
+        compression: type[Compressor],
+        op: int,
+        predivide: float,
+        passes: int,
+        groups: Sequence[Sequence[torch.Tensor]] | int | None,
+        sparse_as_dense: bool,
+        process_set: ProcessSet,
+    ) -> None:
+        self.compression = compression
+        self.op = op
+        self.prescale, self.postscale = 1.0 / predivide, float(predivide)
+        self.passes = passes
+        self.groups = groups
+        self.sparse_as_dense = sparse_as_dense
+        self.process_set = process_set
+
+
+class Reducer:
+    """Slots and buckets of one optimizer in one epoch; a new epoch starts them anew."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.slots: dict[torch.Tensor, Slot] = {}
+        self._buckets: list[Bucket] = []
+        self._client: Client | None = None
+        self._number = 0
+        self._agreements = 0
+
+    # ---- parameters
+
+    def add(self, parameter: torch.Tensor, name: str) -> None:
+        """Gives the parameter a place at the next ``finish``."""
+        self.slots[parameter] = Slot(parameter, name)
+
+    def is_pending(self) -> bool:
+        """Whether a gradient was handed over and not finished."""
+        return self._running() is self._client and any(slot.given for slot in self.slots.values())
+
+    @staticmethod
+    def _running() -> Client | None:
+        try:
+            return basics.client()
+        except NotInitializedError:
+            return None
+
+    def is_started(self) -> bool:
+        """Whether any gradient of the next step has come."""
+        return any(slot.passes for slot in self.slots.values())
+
+    def forget_step(self) -> None:
+        """Drops what was handed over; memory that may still be read by others is not used again."""
+        for bucket in self._buckets:
+            if bucket.op is not None or bucket.missing < len(bucket.slots):
+                bucket.memory = None
+            bucket.forget_step()
+        for slot in self.slots.values():
+            slot.forget_step()
+
+    def _use_client(self) -> Client:
+        """The running client; in a new epoch all agreements are void."""
+        client = require_client()
+        if client is not self._client:
+            self.forget_step_keeping_passes()
+            self._client = client
+            self._buckets = []
+            self._agreements = 0
+            self._number = -1
+            for slot in self.slots.values():
+                slot.bucket, slot.sparse = None, False
+        return client
+
+    def forget_step_keeping_passes(self) -> None:
+        """A gradient that came in the old epoch, but was not handed over, still counts."""
+        for slot in self.slots.values():
+            slot.given, slot.waiter = False, None
+
+    # ---- a gradient has come
+
+    def arrive(self, slot: Slot) -> None:
+        """Called by the hook when the parameter's gradient has been accumulated."""
+        client = self._running()
+        if client is None or client.size == 1:
+            return
+        passes = self.settings.passes
+        if slot.given or slot.passes >= passes:
+            raise AssertionError(
+                f"The gradient of {slot.name} was computed more than backward_passes_per_step={passes} times before "
+                "step() or synchronize(). Call step() or synchronize() between backward passes, or raise "
+                "backward_passes_per_step to accumulate gradients over several of them."
+            )
+        slot.passes += 1
+        if slot.passes == passes and (slot.bucket is not None or slot.sparse) and client is self._client:
+            self._hand_over(slot)
+
+    def _hand_over(self, slot: Slot) -> None:
+        if slot.sparse and not self.settings.sparse_as_dense:
+            self._hand_over_sparse(slot)
+            return
+        bucket = slot.bucket
+        assert bucket is not None
+        if bucket.missing == len(bucket.slots):
+            bucket.begin(self._alloc)
+        with torch.no_grad():
+            self._fill(slot, bucket)
+        slot.given = True
+        bucket.missing -= 1
+        if not bucket.missing:
+            self._submit(bucket)
+
+    def _alloc(self, nbytes: int) -> Any:
+        assert self._client is not None
+        return self._client.alloc(nbytes)
+
+    def _fill(self, slot: Slot, bucket: Bucket) -> None:
+        """Writes the gradient into its slot; without compression the slot becomes the gradient."""
+        parameter, memory = slot.parameter, bucket.memory
+        gradient = parameter.grad
+        assert memory is not None
+        if gradient is None:
+            bucket.view(slot).zero_()
+            return
+        if gradient.layout is not torch.strided:
+            gradient = parameter.grad = gradient.to_dense()
+        if bucket.dtype is not gradient.dtype or self.settings.compression is not Compression.none:
+            self._fill_compressed(slot, bucket, gradient)
+        elif gradient.data_ptr() != memory.addresses[slot.index] or gradient.stride() != slot.strides:
+            view = bucket.view(slot)
+            view.copy_(gradient)
+            if parameter.is_cpu:
+                gradient = parameter.grad = view
+        slot.gradient, slot.version = gradient.data_ptr(), gradient._version
+
+    def _fill_compressed(self, slot: Slot, bucket: Bucket, gradient: torch.Tensor) -> None:
+        compressed, _ = self.settings.compression.compress(gradient)
+        if compressed.shape != gradient.shape:
+            raise UsageError(
+                f"{self.settings.compression.__name__} changes the shape of {slot.name}: an optimizer's compressor must "
+                "keep shapes."
+            )
+        bucket.view(slot).copy_(compressed)
+
+    def _hand_over_sparse(self, slot: Slot) -> None:
+        parameter = slot.parameter
+        gradient = parameter.grad
+        if gradient is None:
+            gradient = torch.sparse_coo_tensor(
+                torch.empty((1, 0), dtype=torch.int64), parameter.new_empty((0, *parameter.shape[1:])),
+                parameter.shape, check_invariants=False,
+            )  # fmt: skip
+        elif gradient.layout is not torch.sparse_coo:
+            gradient = gradient.to_sparse(1)
+        name = f"optimizer.{self._number}.{slot.name}"
+        slot.waiter = sparse_allreduce_async(gradient, name, self.settings.op, self.settings.process_set)
+        slot.given = True
+
+    def _submit(self, bucket: Bucket) -> None:
+        memory, client = bucket.memory, self._client
+        assert memory is not None and client is not None
+        present = [float(slot.parameter.grad is not None) for slot in bucket.slots]
+        memory.presence.copy_(torch.tensor(present))
+        buffers = bucket.buffers()
+        if bucket.signature is None:
+            bucket.signature = self._signature(bucket)
+        bucket.op = client.reduce(bucket.signature, buffers, blocking=False, keep=memory.buffer)
+
+    def _signature(self, bucket: Bucket) -> Signature:
+        settings = self.settings
+        names = tuple(_order_name(slot) for slot in bucket.slots)
+        return Signature(
+            CollectiveKind.ALLREDUCE, bucket.name, False, engine_dtype(bucket.dtype, bucket.name),
+            tuple(bucket.shapes()), (*names, f"{bucket.name}.presence"),
+            int(settings.op), settings.prescale, settings.postscale, -1, set_id_of(settings.process_set),
+        )  # fmt: skip
+
+    # ---- the end of a step
+
+    def finish(self) -> None:
+        """Hands over what is missing, waits for everything, and leaves the reduced gradients in ``.grad``."""
+        self._use_client()
+        try:
+            self._agree()
+            for slot in self.slots.values():
+                if not slot.given:
+                    self._hand_over(slot)
+            wait_all([bucket.op for bucket in self._buckets])
+            changed = [slot.name for slot in self.slots.values() if self._is_changed(slot)]
+            for slot in self.slots.values():
+                self._take_back(slot)
+        except BaseException:
+            self.forget_step()
+            raise
+        self._end_step()
+        if changed:
+            raise UsageError(
+                f"The gradient of {', '.join(changed[:5])} was changed or replaced after it was handed over for reduction. "
+                "Call optimizer.synchronize() after backward() and before gradients are clipped, unscaled or cleared; "
+                "then step() inside `with optimizer.skip_synchronize():`."
+            )
+
+    def _end_step(self) -> None:
+        for bucket in self._buckets:
+            bucket.forget_step()
+        for slot in self.slots.values():
+            slot.forget_step()
+
+    def _is_changed(self, slot: Slot) -> bool:
+        if slot.bucket is None or not slot.gradient:
+            return False
+        gradient = slot.parameter.grad
+        if gradient is None or gradient.layout is not torch.strided:
+            return True
+        return gradient.data_ptr() != slot.gradient or gradient._version != slot.version
+
+    def _take_back(self, slot: Slot) -> None:
+        """Puts the result where the optimizer looks for it."""
+        parameter, bucket = slot.parameter, slot.bucket
+        if slot.waiter is not None:
+            reduced = slot.waiter()
+            if parameter.grad is not None or reduced._nnz():
+                parameter.grad = reduced
+            return
+        assert bucket is not None and bucket.memory is not None
+        gradient = parameter.grad
+        in_place = gradient is not None and slot.gradient == bucket.memory.addresses[slot.index]
+        slot.gradient = 0
+        if gradient is None and self._is_nowhere(slot, bucket.memory):
+            return
+        with torch.no_grad():
+            if gradient is None:
+                parameter.grad = bucket.view(slot).to(device=parameter.device, dtype=parameter.dtype)
+            elif not in_place:
+                gradient.copy_(bucket.view(slot))
+        if slot.sparse and parameter.grad is not None:
+            parameter.grad = parameter.grad.to_sparse(1)
+
+    def _is_nowhere(self, slot: Slot, memory: Memory) -> bool:
+        """Whether no rank had a gradient: only sums of flags tell."""
+        return self.settings.op in (ReduceOp.AVERAGE, ReduceOp.SUM) and not bool(memory.presence[slot.index])
+
+    # ---- agreement on new parameters
+
+    def _agree(self) -> None:
+        new = [slot for slot in self.slots.values() if slot.bucket is None and not slot.sparse]
+        if not new:
+            return
+        if self._number < 0:
+            self._number = next(_numbers)
+        name = f"optimizer.{self._number}.agreement.{self._agreements}"
+        self._agreements += 1
+        self._check_same(new, name)
+        sparse = self._sparse_anywhere(new, name)
+        for slot, is_sparse in zip(new, sparse, strict=True):
+            slot.sparse = is_sparse
+        dense = [slot for slot in new if not slot.sparse or self.settings.sparse_as_dense]
+        for run in self._runs(dense):
+            bucket_name = f"allreduce.optimizer.{self._number}.{len(self._buckets)}"
+            self._buckets.append(Bucket(run, self._wire_dtype(run[0]), bucket_name))
+
+    def _check_same(self, new: Sequence[Slot], name: str) -> None:
+        """Sums of digests, so that a rank that has joined counts for nothing."""
+        lines = [slot.describe() for slot in new]
+        digest = hashlib.sha256("\n".join(lines).encode()).digest()
+        words = [int.from_bytes(digest[i : i + 5], "little") for i in range(0, 30, 5)]
+        mine = torch.tensor([1, *words], dtype=torch.int64)
+        total = synchronize(allreduce_async(mine, name=f"{name}.digest", op=int(ReduceOp.SUM), process_set=self._set))
+        everywhere = torch.tensor([1, torch.equal(mine * total[0], total)], dtype=torch.int64)
+        votes = synchronize(
+            allreduce_async(everywhere, name=f"{name}.votes", op=int(ReduceOp.SUM), process_set=self._set)
+        )
+        if votes[0] != votes[1]:
+            raise MismatchError(_first_difference(allgather_object(lines, name, self._set), self._members()))
+
+    @property
+    def _set(self) -> ProcessSet:
+        return self.settings.process_set
+
+    def _members(self) -> list[int]:
+        return list(require_client().process_sets()[set_id_of(self._set)])
+
+    def _sparse_anywhere(self, new: Sequence[Slot], name: str) -> list[bool]:
+        def is_sparse(gradient: torch.Tensor | None) -> bool:
+            return gradient is not None and gradient.layout is not torch.strided
+
+        flags = torch.tensor([is_sparse(slot.parameter.grad) for slot in new], dtype=torch.int32)
+        handle = allreduce_async(flags, name=f"{name}.sparse", op=int(ReduceOp.SUM), process_set=self._set)
+        return [bool(flag) for flag in synchronize(handle).tolist()]
+
+    def _wire_dtype(self, slot: Slot) -> torch.dtype:
+        probe = torch.zeros(1, dtype=slot.parameter.dtype)
+        return self.settings.compression.compress(probe)[0].dtype
+
+    def _runs(self, slots: Sequence[Slot]) -> list[list[Slot]]:
+        """Explicit groups first, then the rest by dtype; every run has one dtype."""
+        groups, rest = _split_groups(slots, self.settings.groups)
+        runs = [run for group in groups for run in _by_key(group, self._wire_dtype)]
+        for same in _by_key(rest, self._wire_dtype):
+            runs += cut_into_buckets(same, lambda slot: self._wire_dtype(slot).itemsize)
+        return runs
+
+
+def _order_name(slot: Slot) -> str:
+    """The parameter's name, with its order of dimensions in memory where that is not the usual one."""
+    order = memory_order(slot.parameter.shape, slot.strides)
+    usual = memory_order(slot.parameter.shape, torch.empty(slot.parameter.shape, device="meta").stride())
+    return slot.name if order == usual else f"{slot.name} (memory order {list(order)})"
+
+
+def _by_key(slots: Sequence[Slot], key: Callable[[Slot], Any]) -> list[list[Slot]]:
+    found: dict[Any, list[Slot]] = {}
+    for slot in slots:
+        found.setdefault(key(slot), []).append(slot)
+    return list(found.values())
+
+
+def _split_groups(
+    slots: Sequence[Slot], groups: Sequence[Sequence[torch.Tensor]] | int | None
+) -> tuple[list[list[Slot]], list[Slot]]:
+    """Slots of each group, and those that are in none."""
+    if groups is None:
+        return [], list(slots)
+    if isinstance(groups, int):
+        count = min(groups, len(slots))
+        return [list(slots[i * len(slots) // count : (i + 1) * len(slots) // count]) for i in range(count)], []
+    by_parameter = {slot.parameter: slot for slot in slots}
+    chosen = [[by_parameter.pop(p) for p in group if p in by_parameter] for group in groups]
+    return [group for group in chosen if group], list(by_parameter.values())
+
+
+def _first_difference(lists: Sequence[Sequence[str]], ranks: Sequence[int]) -> str:
+    """Names the first parameter in which some rank differs from the first one."""
+    for rank, lines in zip(ranks, lists, strict=True):
+        for mine, theirs in itertools.zip_longest(lists[0], lines, fillvalue="nothing"):
+            if mine != theirs:
+                return (
+                    "Mismatched parameters of the optimizers: "
+                    f"rank {ranks[0]} has {mine}, rank {rank} has {theirs}. All ranks must wrap the same model."
+                )
+    raise HorovodInternalError("The optimizers of the ranks differ, but their parameters are described alike.")

@@ -1,0 +1,88 @@
+"""Signatures of tensors' collectives, made once and reused, so that a loop builds nothing.
+
+Automatic names follow the handle counter: ``allreduce.noname.<handle>``.  A user's name ``n`` becomes ``allreduce.n``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from horovod.common.process_sets import ProcessSet
+from horovod.common.types import CollectiveKind, Signature
+from horovod.torch.dtypes import engine_dtype
+
+__all__ = ["automatic_name", "check_tensor", "clear_signatures", "make_signature", "remember", "set_id_of"]
+
+# Names that are new every step must not make this grow without bound.
+_CAPACITY = 16384
+
+_known: dict[object, Signature] = {}
+
+
+def clear_signatures() -> None:
+    """Forgets all signatures."""
+    _known.clear()
+
+
+def remember(key: object, signature: Signature) -> Signature:
+    """The signature under this key: one object per key, so that equal means identical."""
+    if len(_known) >= _CAPACITY:
+        _known.clear()
+    return _known.setdefault(key, signature)
+
+
+def automatic_name(kind: str, name: str | None, handle: int) -> str | None:
+    """The name of this call of an unnamed operation; None for a named one, whose signature has the name."""
+    return None if name else f"{kind}.noname.{handle}"
+
+
+def set_id_of(process_set: ProcessSet) -> int:
+    """The id of a registered process set; TypeError for one that is not registered, or something else."""
+    set_id = getattr(process_set, "process_set_id", None)
+    if not isinstance(set_id, int):
+        raise TypeError(
+            f"process_set is {process_set!r}, which is not registered: give it to init() or to add_process_set() first."
+        )
+    return set_id
+
+
+def check_tensor(tensor: object, what: str) -> torch.Tensor:
+    """The tensor; TypeError or ValueError for what can't be sent."""
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{what} takes a torch.Tensor, got {type(tensor).__name__}.")
+    if tensor.layout is not torch.strided:
+        raise ValueError(f"{what}: a tensor with layout {tensor.layout} can't be sent; use sparse_allreduce_async.")
+    if tensor.device.type == "meta":
+        raise ValueError(f"{what}: a tensor on the meta device has no data.")
+    return tensor
+
+
+def make_signature(
+    kind: CollectiveKind,
+    name: str | None,
+    dtype: torch.dtype,
+    shapes: Sequence[Sequence[int]],
+    set_id: int,
+    *,
+    op: int = 1,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    root: int = -1,
+    group: bool = False,
+) -> Signature:
+    """A signature; the same arguments give the same object."""
+    sizes = tuple(tuple(shape) for shape in shapes)
+    key = (kind, name, dtype, sizes, set_id, op, prescale, postscale, root, group)
+    known = _known.get(key)
+    if known is not None:
+        return known
+    word = kind.name.lower()
+    base = f"{word}.{name}" if name else f"{word}.noname"
+    members = tuple(f"{base}_{i + 1}of{len(sizes)}" for i in range(len(sizes))) if group else ()
+    signature = Signature(
+        kind, base, not name, engine_dtype(dtype, base), sizes, members,
+        op, float(prescale), float(postscale), int(root), set_id,
+    )  # fmt: skip
+    return remember(key, signature)

@@ -1,0 +1,61 @@
+"""Tensors as the engine wants them: dense rows in this process's memory, in logical order.
+
+Raw memory is never sent: ranks may hold the same values with different strides.  A tensor that is not contiguous, or
+not in host memory, is copied on the way in and on the way out; an in-place operation writes only the view that it got.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from horovod.common.types import Buffer
+
+__all__ = ["Target", "buffer_of", "in_place_target", "is_direct", "new_like", "pending_copies", "wire_copy"]
+
+Target = tuple[torch.Tensor, torch.Tensor]
+"""What the user sees, and the dense host memory that stands in for it (may be the same tensor)."""
+
+
+def is_direct(tensor: torch.Tensor) -> bool:
+    """Whether the engine can work on the tensor's own memory."""
+    return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+
+
+def wire_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """The values, dense in host memory: the tensor itself where it is that already."""
+    detached = tensor.detach()
+    return detached if is_direct(detached) else detached.cpu().resolve_neg().contiguous()
+
+
+def new_like(tensor: torch.Tensor) -> Target:
+    """A new tensor like this one, strides kept, and where the engine may write its values."""
+    result = torch.empty_like(tensor, requires_grad=False)
+    if is_direct(result):
+        return result, result
+    return result, torch.empty(tensor.shape, dtype=tensor.dtype)
+
+
+def _check_writable(tensor: torch.Tensor, what: str) -> None:
+    """ValueError where several elements share one place in memory: nothing can be written there."""
+    if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
+        raise ValueError(f"{what}: an expanded tensor can't be written in place; use its clone().")
+
+
+def in_place_target(tensor: torch.Tensor, what: str) -> Target:
+    """Where the engine may write for an in-place operation: the tensor itself if it can."""
+    if is_direct(tensor):
+        return tensor, tensor
+    _check_writable(tensor, what)
+    return tensor, torch.empty(tensor.shape, dtype=tensor.dtype)
+
+
+def buffer_of(source: torch.Tensor, target: torch.Tensor) -> Buffer:
+    """Addresses for the engine."""
+    return source.data_ptr(), target.data_ptr(), source.nbytes
+
+
+def pending_copies(targets: Sequence[Target]) -> list[Target]:
+    """The pairs in which something must be copied at the end."""
+    return [(target, buffer) for target, buffer in targets if target is not buffer]
