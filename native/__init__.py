@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import IntEnum
 from pathlib import Path
 
-from horovod.native._abi import ABI_VERSION, lib
+from horovod.native._abi import ABI_VERSION, lib, library_path
 from horovod.native.arena import Arena, ArenaBuffer
 from horovod.native.board import Board, PlanSpec, RankInfo, RoundInfo
 from horovod.native.errors import (
@@ -94,15 +94,5 @@ def kernel_name() -> str:
 
 
 def warden_path() -> Path:
-    """The hvd-warden program, under which agents start ranks."""
-    return Path(__file__).with_name("hvd-warden") if _warden_beside() else _installed("hvd-warden")
-
-
-def _warden_beside() -> bool:
-    return Path(__file__).with_name("hvd-warden").exists()
-
-
-def _installed(name: str) -> Path:
-    from horovod.native._abi import library_path
-
-    return library_path().with_name(name)
+    """The hvd-warden program, under which agents start ranks; it lies beside the library."""
+    return library_path().with_name("hvd-warden")

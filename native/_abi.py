@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_int64, c_uint8, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 
@@ -130,35 +131,31 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
 
 
 def library_path() -> Path:
-    """Where the library lies: beside this file, or where an editable install put it."""
-    beside = Path(__file__).with_name(_LIBRARY)
-    if beside.exists():
-        return beside
-    from importlib.metadata import PackageNotFoundError, files
-
-    try:
-        found = [f for f in files("hvd") or [] if f.name == _LIBRARY]
-    except PackageNotFoundError:
-        found = []
-    for entry in found:
-        path = Path(str(entry.locate()))
+    """Where the library lies: in one of the package's folders (an editable install has two, sources and built files)."""
+    folders = [str(folder) for folder in sys.modules[__package__].__path__]
+    for folder in folders:
+        path = Path(folder, _LIBRARY)
         if path.exists():
             return path
-    raise ImportError(f"{_LIBRARY} is not beside {__file__}: the installation is incomplete. Reinstall with `pip install hvd`.")
+    raise ImportError(
+        f"{_LIBRARY} is not in {' or '.join(folders)}: the installation is incomplete. Reinstall with `pip install hvd`, "
+        "or `pip install .` in a source tree."
+    )
 
 
 def _load() -> ctypes.CDLL:
     library = ctypes.CDLL(str(library_path()))
-    for name, (result, arguments) in _FUNCTIONS.items():
-        function = getattr(library, name)
-        function.restype = result
-        function.argtypes = arguments
+    # The version first: a library of another version may lack functions, or take other arguments.
     found = library.hvd_abi_version()
     if found != ABI_VERSION:
         raise ImportError(
             f"{library_path()} has ABI version {found}, this package needs {ABI_VERSION}: two installations are mixed. "
             "Uninstall hvd, then install it again."
         )
+    for name, (result, arguments) in _FUNCTIONS.items():
+        function = getattr(library, name)
+        function.restype = result
+        function.argtypes = arguments
     return library
 
 

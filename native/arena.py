@@ -7,7 +7,7 @@ import os
 import weakref
 
 from horovod.native._abi import CArenaInfo, lib
-from horovod.native.errors import OutOfMemory, check
+from horovod.native.errors import InvalidArgument, OutOfMemory, check
 
 ArenaBuffer = ctypes.Array  # of c_char, over a block of the arena; the block is given back when nothing refers to it
 
@@ -21,6 +21,7 @@ class Arena:
         self.pointer = int(pointer.value or 0)
         self.nbytes = nbytes
         self._owner_pid = os.getpid()
+        self._blocks: set[int] = set()
 
     @property
     def fd(self) -> int:
@@ -39,8 +40,15 @@ class Arena:
             raise OutOfMemory(f"The arena of {self.nbytes} bytes has no room for {nbytes} bytes; HVD_ARENA_BYTES sets its size.")
         block = (ctypes.c_char * nbytes).from_address(address)
         # Not at interpreter exit: the memory goes with the process, and others may still look at it.
-        weakref.finalize(block, _give_back, self.pointer, address, self._owner_pid).atexit = False
+        self._blocks.add(address)
+        weakref.finalize(block, self._give_back, address).atexit = False
         return block
+
+    def _give_back(self, address: int) -> None:
+        # A forked child sees the memory but does not own the blocks.
+        if os.getpid() == self._owner_pid:
+            self._blocks.discard(address)
+            lib.hvd_arena_free(self.pointer, address)
 
     def stat(self) -> tuple[int, int, int]:
         """Bytes in use, bytes free but touched, bytes resident."""
@@ -53,13 +61,9 @@ class Arena:
         check(lib.hvd_arena_trim(self.pointer, keep_bytes), "Trimming the arena")
 
     def close(self) -> None:
-        """Unmaps; no tensor may live in it any more."""
+        """Unmaps; raises InvalidArgument while a block is in use, which would then be memory that is gone."""
+        if self._blocks:
+            raise InvalidArgument(f"The arena cannot be closed: {len(self._blocks)} of its blocks are in use.")
         pointer, self.pointer = self.pointer, 0
         if pointer:
             lib.hvd_arena_close(pointer)
-
-
-def _give_back(arena: int, address: int, owner_pid: int) -> None:
-    # A forked child sees the memory but does not own the blocks.
-    if os.getpid() == owner_pid:
-        lib.hvd_arena_free(arena, address)

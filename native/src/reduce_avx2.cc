@@ -1,2 +1,4 @@
+// Kernels for processors with AVX2 and F16C; compiled with those flags, called only after a look at the processor.
 #define HVD_ISA avx2
+#define HVD_VECTOR_BYTES 32
 #include "reduce_kernels.h"

@@ -1,2 +1,4 @@
+// Kernels for processors with AVX-512 F, BW, DQ and VL; compiled with those flags, called only after a look at the processor.
 #define HVD_ISA avx512
+#define HVD_VECTOR_BYTES 64
 #include "reduce_kernels.h"

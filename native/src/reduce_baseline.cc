@@ -1,2 +1,4 @@
+// Kernels for any processor of the platform: x86-64 with SSE2, or whatever the compiler makes of 16-byte vectors elsewhere.
 #define HVD_ISA baseline
+#define HVD_VECTOR_BYTES 16
 #include "reduce_kernels.h"
