@@ -86,15 +86,39 @@ HVD_INLINE Bits narrow_to_half(Floats value) {
   return sign | (rest > 0x7f800000u ? Bits{} + 0x7e00u : infinite);
 }
 
+// 16-bit elements to 32-bit lanes and back; the upper halves are zero.
+HVD_INLINE Bits load_shorts(const void *in) {
+#if HVD_VECTOR_BYTES == 64
+  return reinterpret_cast<Bits>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i *>(in))));
+#elif HVD_VECTOR_BYTES == 32
+  return reinterpret_cast<Bits>(_mm256_cvtepu16_epi32(_mm_loadu_si128(static_cast<const __m128i *>(in))));
+#else
+  Shorts raw;
+  std::memcpy(&raw, in, sizeof raw);
+  return __builtin_convertvector(raw, Bits);
+#endif
+}
+
+HVD_INLINE void store_shorts(void *out, Bits lanes) {
+#if HVD_VECTOR_BYTES == 64
+  _mm256_storeu_si256(static_cast<__m256i *>(out), _mm512_cvtepi32_epi16(reinterpret_cast<__m512i>(lanes)));
+#elif HVD_VECTOR_BYTES == 32
+  const __m256i wide = reinterpret_cast<__m256i>(lanes);
+  _mm_storeu_si128(static_cast<__m128i *>(out),
+                   _mm_packus_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1)));
+#else
+  const Shorts raw = __builtin_convertvector(lanes, Shorts);
+  std::memcpy(out, &raw, sizeof raw);
+#endif
+}
+
 HVD_INLINE Floats load_half(const void *in) {
 #if HVD_VECTOR_BYTES == 64
   return reinterpret_cast<Floats>(_mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i *>(in))));
 #elif HVD_VECTOR_BYTES == 32
   return reinterpret_cast<Floats>(_mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i *>(in))));
 #else
-  Shorts raw;
-  std::memcpy(&raw, in, sizeof raw);
-  return widen_half(__builtin_convertvector(raw, Bits));
+  return widen_half(load_shorts(in));
 #endif
 }
 
@@ -104,22 +128,16 @@ HVD_INLINE void store_half(void *out, Floats value) {
 #elif HVD_VECTOR_BYTES == 32
   _mm_storeu_si128(static_cast<__m128i *>(out), _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 #else
-  const Shorts raw = __builtin_convertvector(narrow_to_half(value), Shorts);
-  std::memcpy(out, &raw, sizeof raw);
+  store_shorts(out, narrow_to_half(value));
 #endif
 }
 
-HVD_INLINE Floats load_brain(const void *in) {
-  Shorts raw;
-  std::memcpy(&raw, in, sizeof raw);
-  return reinterpret_cast<Floats>(__builtin_convertvector(raw, Bits) << 16);
-}
+HVD_INLINE Floats load_brain(const void *in) { return reinterpret_cast<Floats>(load_shorts(in) << 16); }
 
 // The value is canonical when NaN, so rounding cannot turn it into infinity.
 HVD_INLINE void store_brain(void *out, Floats value) {
   const Bits bits = reinterpret_cast<Bits>(value);
-  const Shorts raw = __builtin_convertvector((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16, Shorts);
-  std::memcpy(out, &raw, sizeof raw);
+  store_shorts(out, (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
 template <typename T>
