@@ -1,0 +1,302 @@
+"""The agent: rank processes, their sessions, and the epoch they are in.
+
+Owns who may speak for a rank: the process that holds the slot's nonce, one at a time.  A message that makes no sense ends the
+connection that it came on, never the agent.  Announcements of one turn travel together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from enum import Enum
+
+from horovod.agent.core import events as ev
+from horovod.agent.core import values as v
+from horovod.agent.core.environment import rank_environment
+from horovod.agent.core.epoch import Epoch
+
+PROTOCOL = 1
+
+
+@dataclass(frozen=True, slots=True)
+class AgentInfo:
+    """What an agent is; ``address`` is where its ranks find it, ``secret`` makes the slots' nonces."""
+
+    name: str
+    host: str
+    slots: int
+    address: str
+    secret: str
+    quiesce_s: float = 2.0
+    silent_s: float = 1.0
+
+
+class Phase(Enum):
+    """Of a session."""
+
+    WAITING = "waiting"
+    READY = "ready"
+    LEFT = "left"
+
+
+@dataclass(slots=True)
+class Session:
+    """A connection that speaks for a rank."""
+
+    connection: int
+    rank: int
+    generation: int
+    phase: Phase = Phase.WAITING
+
+
+@dataclass(slots=True)
+class Slot:
+    """A rank of the job on this host; ``lost_at``: its session ended while the epoch needed it."""
+
+    place: v.RankPlace
+    nonce: str
+    pid: int = 0
+    running: bool = True
+    session: Session | None = None
+    lost_at: float | None = None
+    owes: bool = False
+
+
+@dataclass(slots=True)
+class AgentCore:
+    """``handle`` one event at a time; outcomes of board commands come before anything else."""
+
+    info: AgentInfo
+    slots: dict[int, Slot] = field(default_factory=dict)
+    sessions: dict[int, Session] = field(default_factory=dict)
+    epoch: Epoch | None = None
+    last_epoch: int = 0
+    jobs: int = 0
+
+    def start(self) -> list[ev.Command]:
+        """First words to the coordinator."""
+        return [ev.ToCoordinator(0, v.Register(self.info.name, self.info.host, self.info.slots))]
+
+    def handle(self, event: ev.Event, now: float) -> list[ev.Command]:
+        """Commands that follow from the event."""
+        if isinstance(event, ev.FromRank):
+            return self._from_rank(event)
+        if isinstance(event, ev.FromCoordinator):
+            return self._order(event, now)
+        if isinstance(event, ev.ConnectionClosed):
+            return self._closed(event.connection, now)
+        if isinstance(event, ev.ProcessStarted):
+            return self._started(event)
+        if isinstance(event, ev.ProcessEnded):
+            return self._ended(event)
+        if isinstance(event, ev.Tick):
+            return self._tick(now)
+        return self._board_event(event, now)
+
+    def _board_event(self, event: ev.Event, now: float) -> list[ev.Command]:
+        epoch = self.epoch
+        if epoch is None:
+            return []
+        if isinstance(event, ev.PlanPlaced):
+            return epoch.placed(event)
+        if isinstance(event, ev.Arrivals):
+            return epoch.arrivals(event)
+        if isinstance(event, ev.PlanRemoved):
+            return epoch.removed(event)
+        if isinstance(event, ev.Swept):
+            return epoch.swept(event)
+        if isinstance(event, ev.Seen):
+            return epoch.seen(event, now, self.info.quiesce_s)
+        return epoch.sweep()
+
+    # ---- ranks ------------------------------------------------------------------------------------------------------------
+
+    def _from_rank(self, event: ev.FromRank) -> list[ev.Command]:
+        body = event.body
+        if isinstance(body, v.Hello):
+            return self._hello(event.connection, body)
+        session = self.sessions.get(event.connection)
+        if session is None:
+            return [ev.CloseConnection(event.connection, f"{type(body).__name__} before Hello")]
+        if isinstance(body, v.Leave):
+            return self._leave(session)
+        if session.phase is not Phase.READY or self.epoch is None:
+            return [ev.CloseConnection(event.connection, f"{type(body).__name__} outside an epoch")]
+        commands = self.epoch.from_rank(session.rank, body)
+        return [ev.CloseConnection(event.connection, commands)] if isinstance(commands, str) else commands
+
+    def _hello(self, connection: int, hello: v.Hello) -> list[ev.Command]:
+        reason = self._reason_against(connection, hello)
+        if reason:
+            return [ev.ToRank(connection, v.Rejected(reason))]
+        session = Session(connection, hello.rank, hello.generation)
+        slot = self.slots[hello.rank]
+        self.sessions[connection] = slot.session = session
+        slot.owes = True
+        body = v.RankHello(
+            hello.rank, hello.generation, hello.pid, hello.process_sets, hello.dynamic_process_sets
+        )
+        return [ev.ToCoordinator(0, body)]
+
+    def _reason_against(self, connection: int, hello: v.Hello) -> str:
+        slot = self.slots.get(hello.rank)
+        if hello.protocol != PROTOCOL:
+            return f"This process speaks protocol {hello.protocol}, the agent {PROTOCOL}: install the same version of hvd on both."
+        if slot is None or hello.nonce != slot.nonce:
+            return (
+                f"Process {hello.pid} does not belong to a slot of this agent: rank {hello.rank} was started by somebody else. "
+                "Start ranks with horovodrun, and do not copy HOROVOD_* variables between jobs."
+            )
+        other = slot.session
+        if other is not None and other.connection != connection and other.phase is not Phase.LEFT:
+            return (
+                f"Process {hello.pid} inherited the variables of rank {hello.rank}, which another process (started as pid "
+                f"{slot.pid}) is already. A subprocess of a rank can't be a rank: remove HOROVOD_RANK and HOROVOD_AGENT from its "
+                "environment."
+            )
+        if not hello.descriptors:
+            return f"The Hello of process {hello.pid} came without its descriptors."
+        mine = self.sessions.get(connection)
+        if mine is not None and mine.phase is not Phase.LEFT:
+            return f"Rank {hello.rank} called init twice without shutdown."
+        return ""
+
+    def _leave(self, session: Session) -> list[ev.Command]:
+        commands: list[ev.Command] = [ev.ToRank(session.connection, v.Closed(session.generation))]
+        if session.phase is Phase.READY:
+            commands.append(ev.ToCoordinator(self.last_epoch, v.RankLeft(session.rank, session.generation)))
+            commands += self._out_of_epoch(session.rank)
+        session.phase = Phase.LEFT
+        self.slots[session.rank].owes = False
+        return commands
+
+    def _out_of_epoch(self, rank: int) -> list[ev.Command]:
+        if self.epoch is None:
+            return []
+        commands = self.epoch.gone(rank)
+        if self.epoch.sessions:
+            return commands
+        self.epoch = None
+        return [ev.BoardClose()]
+
+    def _closed(self, connection: int, now: float) -> list[ev.Command]:
+        session = self.sessions.pop(connection, None)
+        if session is None:
+            return []
+        slot = self.slots.get(session.rank)
+        if slot is not None and slot.session is session:
+            slot.session = None
+            if session.phase is not Phase.LEFT:
+                slot.lost_at = now
+        return self._dead(session) if session.phase is Phase.READY else []
+
+    def _dead(self, session: Session) -> list[ev.Command]:
+        if self.epoch is None or self.epoch.sessions.get(session.rank) != session.connection:
+            return []
+        dead = ev.RankDead(self.epoch.local.index(session.rank))
+        return [dead, *self._out_of_epoch(session.rank)]
+
+    # ---- processes ----------------------------------------------------------------------------------------------------------
+
+    def _start_ranks(self, body: v.StartRanks) -> list[ev.Command]:
+        self.jobs += 1
+        commands: list[ev.Command] = []
+        for place in body.places:
+            seed = f"{self.info.secret}/{self.jobs}/{place.rank}"
+            nonce = hashlib.sha256(seed.encode()).hexdigest()
+            self.slots[place.rank] = Slot(place, nonce)
+            environment = rank_environment(body.environment, place, body.size, self.info.address, nonce)
+            commands.append(ev.StartProcess(place.rank, body.command, environment, body.directory))
+        return commands
+
+    def _started(self, event: ev.ProcessStarted) -> list[ev.Command]:
+        slot = self.slots.get(event.rank)
+        if slot is None:
+            return []
+        slot.pid = event.pid
+        return [ev.ToCoordinator(0, v.RankStarted(event.rank, event.pid))]
+
+    def _ended(self, event: ev.ProcessEnded) -> list[ev.Command]:
+        slot = self.slots.get(event.rank)
+        if slot is None or not slot.running:
+            return []
+        slot.running = False
+        exited = v.RankExited(
+            event.rank, slot.pid, event.code, event.signal, not slot.owes, event.last_lines, event.start_error
+        )
+        session = slot.session
+        commands = self._dead(session) if session is not None and session.phase is Phase.READY else []
+        return [ev.ToCoordinator(0, exited), *commands]
+
+    # ---- orders ---------------------------------------------------------------------------------------------------------------
+
+    def _order(self, event: ev.FromCoordinator, now: float) -> list[ev.Command]:
+        body = event.body
+        if isinstance(body, v.StartRanks):
+            return self._start_ranks(body)
+        if isinstance(body, v.StopRanks):
+            return [ev.EndProcess(rank) for rank, slot in self.slots.items() if slot.running]
+        if isinstance(body, v.EpochStart):
+            return self._epoch_start(event.epoch, body)
+        if isinstance(body, v.RankRejected):
+            return self._rejected(body)
+        if isinstance(body, v.Warn):
+            return [ev.Show(body.text)]
+        if isinstance(body, v.JobFinished):
+            self.slots.clear()
+            return [ev.JobOver(body.code, body.text)]
+        if self.epoch is not None and event.epoch == self.epoch.number:
+            return self.epoch.order(body, now)
+        return self._reject_late(body) if isinstance(body, v.EndEpoch) else []
+
+    def _epoch_start(self, number: int, body: v.EpochStart) -> list[ev.Command]:
+        local = tuple(place.rank for place in body.places if place.agent == self.info.name)
+        sessions = {rank: self.slots[rank].session for rank in local if rank in self.slots}
+        live = {rank: s.connection for rank, s in sessions.items() if s is not None and s.phase is Phase.WAITING}
+        self.last_epoch = number
+        if len(live) < len(local):
+            return []  # somebody died meanwhile: the coordinator ends this epoch when it hears of it
+        self.epoch = Epoch(number, body.places, local, live)
+        for session in sessions.values():
+            if session is not None:
+                session.phase = Phase.READY
+        welcomes = [ev.ToRank(live[rank], self.epoch.welcome(rank, body.process_sets)) for rank in local]
+        return [ev.BoardCreate(number, tuple(live[rank] for rank in local)), *welcomes]
+
+    def _reject_late(self, body: v.EndEpoch) -> list[ev.Command]:
+        """The epoch ended before it began here."""
+        commands: list[ev.Command] = []
+        for session in self.sessions.values():
+            if session.phase is Phase.WAITING:
+                commands += self._rejected(v.RankRejected(session.rank, body.error.text))
+        return commands
+
+    def _rejected(self, body: v.RankRejected) -> list[ev.Command]:
+        slot = self.slots.get(body.rank)
+        if slot is None or slot.session is None or slot.session.phase is not Phase.WAITING:
+            return []
+        slot.session.phase = Phase.LEFT
+        slot.owes = False
+        return [ev.ToRank(slot.session.connection, v.Rejected(body.reason, body.retry))]
+
+    # ---- time -----------------------------------------------------------------------------------------------------------------
+
+    def _tick(self, now: float) -> list[ev.Command]:
+        commands: list[ev.Command] = self.epoch.tick() if self.epoch is not None else []
+        for rank, slot in self.slots.items():
+            silent = slot.lost_at is not None and now - slot.lost_at >= self.info.silent_s
+            if silent and slot.running and slot.session is None:
+                slot.lost_at = None
+                text = f"Rank {rank} closed its connection to the agent while the others needed it: it is ended."
+                commands += [ev.Show(text), ev.EndProcess(rank, kill=True)]
+        return commands
+
+    def check_invariants(self) -> None:
+        """Raises AssertionError when the book is wrong."""
+        for connection, session in self.sessions.items():
+            assert session.connection == connection
+        if self.epoch is not None:
+            self.epoch.check_invariants()
+            for rank, connection in self.epoch.sessions.items():
+                assert self.sessions[connection].rank == rank
+                assert self.sessions[connection].phase is Phase.READY

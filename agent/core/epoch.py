@@ -1,0 +1,280 @@
+"""One epoch on this agent: the board, the local ranks' sessions in it, plans, and ranks that have joined.
+
+Board first, then messages: a rank hears of a plan when its block exists; a plan is marked before its arrivals are read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from horovod.agent.core import events as ev
+from horovod.agent.core import values as v
+from horovod.agent.core.plans import LocalPlan, block, fault, local_plan
+
+
+@dataclass(slots=True)
+class Epoch:
+    """State and rules; ``sessions`` maps local ranks that have neither left nor died to their connections."""
+
+    number: int
+    places: tuple[v.RankPlace, ...]
+    local: tuple[int, ...]
+    sessions: dict[int, int]
+    plans: dict[int, LocalPlan] = field(default_factory=dict)
+    names: dict[tuple[int, int], str] = field(default_factory=dict)  # (rank, request) that waits for its plan
+    request_plans: dict[tuple[int, int], int] = field(default_factory=dict)
+    joined: tuple[int, ...] = ()
+    all_joined: bool = False
+    zero_plans: set[int] = field(default_factory=set)
+    ended: v.Error | None = None
+    ended_at: float = 0.0
+    observed: bool = False
+
+    def welcome(self, rank: int, sets: tuple[v.ProcessSet, ...]) -> v.Welcome:
+        """What a rank is told."""
+        place = self.places[rank]
+        sizes = {p.local_size for p in self.places}
+        return v.Welcome(
+            epoch=self.number,
+            rank=rank,
+            size=len(self.places),
+            local_rank=place.local_rank,
+            local_size=place.local_size,
+            cross_rank=place.cross_rank,
+            cross_size=place.cross_size,
+            homogeneous=len(sizes) == 1,
+            process_sets=sets,
+            local_ranks=self.local,
+            hosts=tuple(p.host for p in self.places),
+        )
+
+    def report(self, body: object) -> ev.ToCoordinator:
+        """A report that speaks of this epoch."""
+        return ev.ToCoordinator(self.number, body)
+
+    # ---- from ranks ---------------------------------------------------------------------------------------------------
+
+    def from_rank(self, rank: int, body: v.WorkerBody) -> list[ev.Command] | str:
+        """A message of a rank inside the epoch; a text when it makes no sense."""
+        if isinstance(body, v.Announce):
+            return self._announce(rank, body)
+        if isinstance(body, v.RetireAck):
+            return self._acknowledged(rank, body.plans)
+        if not isinstance(body, (v.Join, v.AddProcessSet, v.RemoveProcessSet)):
+            return f"{type(body).__name__} inside an epoch"
+        if self.ended is not None:
+            return [ev.ToRank(self.sessions[rank], v.Refused(body.request, self.ended))]
+        if isinstance(body, v.Join):
+            return [self.report(v.JoinRequested(rank, body.request))]
+        if isinstance(body, v.AddProcessSet):
+            return [self.report(v.SetAddRequested(rank, body.request, body.ranks))]
+        return [self.report(v.SetRemoveRequested(rank, body.request, body.id))]
+
+    def _announce(self, rank: int, body: v.Announce) -> list[ev.Command] | str:
+        reason = fault(body.signature)
+        if reason:
+            return f"{body.signature.name!r}: {reason}"
+        if self.ended is not None:
+            return [ev.ToRank(self.sessions[rank], v.Refused(body.request, self.ended))]
+        self.names[rank, body.request] = body.signature.name
+        item = v.Announcement(rank, body.request, body.signature, body.contested_plan, body.contested_round)
+        return [self.report(v.Announcements((item,)))]
+
+    def _acknowledged(self, rank: int, plans: tuple[int, ...]) -> list[ev.Command]:
+        commands: list[ev.Command] = []
+        for plan_id in plans:
+            plan = self.plans.get(plan_id)
+            if plan is not None:
+                plan.acked.add(rank)
+                commands += self._maybe_remove(plan)
+        return commands
+
+    # ---- from the coordinator -------------------------------------------------------------------------------------------
+
+    def order(self, body: object, now: float) -> list[ev.Command]:
+        """An order that speaks of this epoch."""
+        if isinstance(body, v.PlanMade):
+            return self._plan_made(body)
+        if isinstance(body, v.Refusal):
+            return [self._refused(item, body.error) for item in body.requests if item.rank in self.sessions]
+        if isinstance(body, v.Hold):
+            return self._hold(body.plan)
+        if isinstance(body, v.RetirePlan):
+            return self._retire(body)
+        if isinstance(body, v.EndEpoch):
+            return self._end(body.error, now)
+        if isinstance(body, (v.SetAdded, v.SetRemoved)):
+            return self._set_changed(body)
+        return self._join_order(body)
+
+    def _plan_made(self, body: v.PlanMade) -> list[ev.Command]:
+        plan = local_plan(body, self.local)
+        self.plans[plan.id] = plan
+        for item in body.requests:
+            self.names.pop((item.rank, item.request), None)
+            self.request_plans[item.rank, item.request] = plan.id
+        return [block(plan, len(body.members), self.local)]
+
+    def placed(self, event: ev.PlanPlaced) -> list[ev.Command]:
+        """The block exists: tell the ranks that wait."""
+        plan = self.plans[event.plan]
+        plan.offset, plan.placed = event.offset, True
+        commands: list[ev.Command] = []
+        for rank, requests in plan.requests.items():
+            if rank in self.sessions:
+                plan.told.add(rank)
+                ready = v.PlanReady(plan.id, plan.offset, tuple(requests), plan.signature)
+                commands.append(ev.ToRank(self.sessions[rank], ready))
+        return commands + (self.sweep() if self.joined else [])
+
+    def _refused(self, item: v.RankRequest, error: v.Error) -> ev.Command:
+        self.names.pop((item.rank, item.request), None)
+        return ev.ToRank(self.sessions[item.rank], v.Refused(item.request, error))
+
+    def _hold(self, plan_id: int) -> list[ev.Command]:
+        if plan_id not in self.plans:
+            return [self.report(v.Held(plan_id, ()))]
+        return [ev.PlanLimit(plan_id, 0, read=True)]
+
+    def arrivals(self, event: ev.Arrivals) -> list[ev.Command]:
+        """The plan is marked: report who had arrived."""
+        counts = tuple(v.RankCount(self.local[index], count) for index, count in sorted(event.counts.items()))
+        return [self.report(v.Held(event.plan, counts))]
+
+    def _retire(self, body: v.RetirePlan) -> list[ev.Command]:
+        plan = self.plans.get(body.plan)
+        if plan is None or plan.removing:
+            return [self.report(v.PlanRetired(body.plan))]
+        plan.retiring = True
+        commands: list[ev.Command] = [ev.PlanLimit(plan.id, body.limit, read=False)]
+        for rank in sorted(plan.told - plan.acked):
+            if rank in self.sessions:
+                commands.append(ev.ToRank(self.sessions[rank], v.Retire(plan.id, body.limit)))
+        return commands + self._maybe_remove(plan)
+
+    def _maybe_remove(self, plan: LocalPlan) -> list[ev.Command]:
+        waits = any(rank in self.sessions for rank in plan.told - plan.acked)
+        if not plan.retiring or plan.removing or waits:
+            return []
+        plan.removing = True
+        return [ev.PlanRemove(plan.id)]
+
+    def removed(self, event: ev.PlanRemoved) -> list[ev.Command]:
+        """The block is free, or a claim still refers to it: then the next tick tries again."""
+        if not event.done:
+            return []
+        plan = self.plans.pop(event.plan)
+        for rank, requests in plan.requests.items():
+            for request in requests:
+                self.request_plans.pop((rank, request), None)
+        return [self.report(v.PlanRetired(event.plan))]
+
+    def _end(self, error: v.Error, now: float) -> list[ev.Command]:
+        closed = error.kind is v.ErrorKind.SHUT_DOWN
+        if self.ended is None:
+            self.ended, self.ended_at = error, now
+        ended = v.EpochEnded(self.number, error)
+        return [ev.BoardFail(closed, error.text), *(ev.ToRank(c, ended) for c in self.sessions.values())]
+
+    def _set_changed(self, body: v.SetAdded | v.SetRemoved) -> list[ev.Command]:
+        commands: list[ev.Command] = []
+        for item in body.requests:
+            if item.rank not in self.sessions:
+                continue
+            answer: v.AgentBody
+            if isinstance(body, v.SetAdded):
+                answer = v.ProcessSetReady(item.request, body.process_set)
+            else:
+                answer = v.ProcessSetRemoved(item.request, body.id)
+            commands.append(ev.ToRank(self.sessions[item.rank], answer))
+        return commands
+
+    # ---- join -----------------------------------------------------------------------------------------------------------
+
+    def _join_order(self, body: object) -> list[ev.Command]:
+        if isinstance(body, v.JoinedRanks):
+            self.joined = tuple(rank for rank in body.ranks if rank in self.local)
+            anybody = bool(body.ranks)
+            return [ev.WatchArrivals(anybody), *(self.sweep() if anybody else [])]
+        if isinstance(body, v.AllJoined):
+            self.all_joined = True
+            return self.sweep()
+        if isinstance(body, v.JoinDone):
+            self.all_joined = False
+            self.zero_plans.clear()
+            done = [(self.sessions.get(item.rank), item.request) for item in body.requests]
+            return [ev.ToRank(c, v.Joined(request, body.last_rank)) for c, request in done if c is not None]
+        return []
+
+    def sweep(self) -> list[ev.Command]:
+        """Zeros for joined ranks in whatever waits for them."""
+        plans = tuple(p.id for p in self.plans.values() if p.placed and p.signature.kind is v.Kind.ALLREDUCE)
+        joined = tuple(self.local.index(rank) for rank in self.joined)
+        return [ev.Sweep(plans, joined)] if self.joined or self.all_joined else []
+
+    def swept(self, event: ev.Swept) -> list[ev.Command]:
+        """What ran with zeros; with everybody joined, whether nothing is open."""
+        self.zero_plans.update(event.plans)
+        if not (self.all_joined and event.quiet):
+            return []
+        self.all_joined = False
+        return [self.report(v.JoinQuiet(tuple(sorted(self.zero_plans))))]
+
+    # ---- sessions and time ------------------------------------------------------------------------------------------------
+
+    def gone(self, rank: int) -> list[ev.Command]:
+        """A rank has left or died: it holds up no retirement any more."""
+        self.sessions.pop(rank, None)
+        return [command for plan in list(self.plans.values()) for command in self._maybe_remove(plan)]
+
+    def tick(self) -> list[ev.Command]:
+        """Look at what waits; try again what was held up."""
+        commands: list[ev.Command] = [ev.PlanRemove(plan.id) for plan in self.plans.values() if plan.removing]
+        return [*commands, ev.Look(), *self.sweep()]
+
+    def seen(self, event: ev.Seen, now: float, quiesce_s: float) -> list[ev.Command]:
+        """Reports what waits; ends ranks that hold a claim in an epoch that is over."""
+        if self.ended is not None:
+            late = now - self.ended_at > quiesce_s
+            holders = {self.local[i] for seen in event.rounds for i in seen.holders} if late else set()
+            return [ev.EndProcess(rank, kill=True) for rank in sorted(holders)]
+        waits = [seen for seen in event.rounds if seen.missing or seen.holders]
+        anything = bool(waits or self.names or event.plans_used)
+        if not anything and not self.observed:
+            return []
+        self.observed = anything
+        return [self.report(self._observation(waits, event))]
+
+    def _observation(self, waits: list[ev.SeenRound], event: ev.Seen) -> v.Observation:
+        def ranks(indices: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(self.local[i] for i in indices)
+
+        rounds = tuple(v.OpenRound(w.plan, w.round, w.age_s, ranks(w.missing), ranks(w.holders)) for w in waits)
+        states = tuple(
+            v.RankState(self.local[s.local_index], s.submits, s.blocked, s.tag, s.blocked_s, s.process_state)
+            for s in event.ranks
+        )
+        blocked = (self._blocked_on(state, rounds) for state in states if state.blocked)
+        return v.Observation(rounds, states, event.plans_used, tuple(item for item in blocked if item is not None))
+
+    def _blocked_on(self, state: v.RankState, rounds: tuple[v.OpenRound, ...]) -> v.BlockedOn | None:
+        tag = state.blocked_request
+        name = self.names.get((state.rank, tag))
+        if name is not None:
+            return v.BlockedOn(state.rank, 0, 0, name)
+        plan = self.plans.get(self.request_plans.get((state.rank, tag), tag))
+        if plan is None:
+            return None
+        mine = [r.round for r in rounds if r.plan == plan.id and state.rank not in r.missing]
+        return v.BlockedOn(state.rank, plan.id, min(mine), plan.signature.name) if mine else None
+
+    def check_invariants(self) -> None:
+        """Raises AssertionError when the book is wrong."""
+        assert set(self.sessions) <= set(self.local)
+        for plan in self.plans.values():
+            assert plan.told <= set(plan.ranks)
+            assert plan.retiring or not plan.removing
+            assert all(self.request_plans.get((r, q)) == plan.id for r, qs in plan.requests.items() for q in qs)
+
+
+__all__ = ["Epoch"]

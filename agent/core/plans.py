@@ -1,0 +1,88 @@
+"""The plans of an epoch as this agent keeps them: where their blocks are, who was told, who still refers to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from horovod.agent.core.events import PlanAdd
+from horovod.agent.core.values import Kind, PlanMade, Signature
+
+DTYPE_BYTES = (1, 1, 2, 2, 4, 8, 2, 4, 8, 1, 2)
+AVERAGE, SUM = 0, 1
+NATIVE_OPS = {0: 1, 1: 1, 2: 2, 3: 3, 4: 4, 5: 5}  # the users' constants to hvd_reduce_op; Average is a scaled Sum
+COOPERATIVE, PULL = 0, 1
+SEGMENT_ALIGN = 64
+NAMED_DEPTH, UNNAMED_DEPTH = 2, 1024
+MOST_ELEMENTS = 1 << 40
+
+
+@dataclass(slots=True)
+class LocalPlan:
+    """One plan; ``waiting`` are the connections that have not acknowledged its retirement."""
+
+    id: int
+    signature: Signature
+    ranks: tuple[int, ...]  # local members in set-rank order
+    requests: dict[int, list[int]]  # rank -> requests that waited
+    offset: int = 0
+    placed: bool = False
+    told: set[int] = field(default_factory=set)
+    retiring: bool = False
+    acked: set[int] = field(default_factory=set)
+    removing: bool = False
+
+
+def local_plan(made: PlanMade, local: tuple[int, ...]) -> LocalPlan:
+    """The part of a new plan that concerns these local ranks."""
+    requests: dict[int, list[int]] = {}
+    for item in made.requests:
+        requests.setdefault(item.rank, []).append(item.request)
+    return LocalPlan(made.plan, made.signature, tuple(r for r in made.members if r in local), requests)
+
+
+def block(plan: LocalPlan, members: int, local: tuple[int, ...]) -> PlanAdd:
+    """What the board must know; Average becomes Sum with a post-scale of 1/size."""
+    signature = plan.signature
+    cooperative = signature.kind in (Kind.ALLREDUCE, Kind.BARRIER)
+    average = signature.op == AVERAGE and signature.kind in (Kind.ALLREDUCE, Kind.REDUCESCATTER)
+    return PlanAdd(
+        plan=plan.id,
+        kind=COOPERATIVE if cooperative else PULL,
+        dtype=signature.dtype,
+        op=NATIVE_OPS.get(signature.op, 1),
+        prescale=signature.prescale,
+        postscale=signature.postscale / members if average else signature.postscale,
+        nbytes=payload_bytes(signature) if signature.kind is Kind.ALLREDUCE else 0,
+        depth=UNNAMED_DEPTH if signature.unnamed else NAMED_DEPTH,
+        members=tuple(local.index(rank) for rank in plan.ranks),
+    )
+
+
+def payload_bytes(signature: Signature) -> int:
+    """Bytes of every member's payload: tensors one behind the other, each start aligned."""
+    at = 0
+    for shape in signature.shapes:
+        count = 1
+        for dim in shape:
+            count *= dim
+        at = -(-at // SEGMENT_ALIGN) * SEGMENT_ALIGN + count * DTYPE_BYTES[signature.dtype]
+    return at
+
+
+def fault(signature: Signature) -> str:
+    """What is wrong with a signature that a process sent, empty when nothing is."""
+    if signature.dtype >= len(DTYPE_BYTES):
+        return f"dtype {signature.dtype} is unknown"
+    if signature.op not in NATIVE_OPS:
+        return f"reduction {signature.op} is unknown"
+    elements = 0
+    for shape in signature.shapes:
+        count = 1
+        for dim in shape:
+            if dim < 0 and signature.kind is Kind.ALLREDUCE:
+                return "a dimension is negative"
+            count *= max(dim, 1)
+            if count > MOST_ELEMENTS:
+                return "a tensor is too large"
+        elements += count
+    return "there are too many elements" if elements > MOST_ELEMENTS else ""
