@@ -4,8 +4,10 @@
 //
 // It leads a session of its own and adopts orphans of its children, so that every descendant can be found.  The end of the control
 // pipe (its other end is closed, by exit or SIGKILL of the agent too) or a byte 'T' ends the tree: SIGTERM, after the grace SIGKILL
-// until nobody is left.  'K' kills at once.  When the command exits by itself, what it left behind is ended the same way.
-// Status lines: "started PID", "exec-failed ERRNO", then "exit CODE" or "signal NUMBER".
+// until nobody is left.  'K' kills at once.  When the command exits by itself, what it left behind is ended the same way.  When the
+// warden itself is killed, so is the command.
+// Status lines: "started PID", then "exec-failed ERRNO" if so, then, as soon as the command is over, "exit CODE" or
+// "signal NUMBER".  The end of the status pipe says that nobody is left.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -21,6 +23,7 @@
 #include <unistd.h>
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -46,19 +49,28 @@ long now_ms() {
   return time.tv_sec * 1000L + time.tv_nsec / 1000000L;
 }
 
+bool parse_number(const char *text, long &number) {
+  char *end = nullptr;
+  errno = 0;
+  number = strtol(text, &end, 10);
+  return errno == 0 && end != text && *end == 0 && number >= 0 && number <= 0x7fffffff;
+}
+
 bool parse(int argc, char **argv, Options &options) {
   for (int i = 1; i < argc; ++i) {
     if (!strcmp(argv[i], "--") && i + 1 < argc) {
       options.command = argv + i + 1;
       break;
     }
-    if (i + 1 >= argc) return false;
-    if (!strcmp(argv[i], "--control")) options.control = atoi(argv[++i]);
-    else if (!strcmp(argv[i], "--status")) options.status = atoi(argv[++i]);
-    else if (!strcmp(argv[i], "--grace-ms")) options.grace_ms = atol(argv[++i]);
+    long number = 0;
+    if (i + 1 >= argc || !parse_number(argv[i + 1], number)) return false;
+    if (!strcmp(argv[i], "--control")) options.control = static_cast<int>(number);
+    else if (!strcmp(argv[i], "--status")) options.status = static_cast<int>(number);
+    else if (!strcmp(argv[i], "--grace-ms")) options.grace_ms = number;
     else return false;
+    ++i;
   }
-  return options.command && options.control >= 0 && options.status >= 0 && options.grace_ms >= 0;
+  return options.command && options.control >= 0 && options.status >= 0;
 }
 
 void report(const Options &options, const char *word, long number) {
@@ -101,7 +113,9 @@ std::vector<pid_t> descendants() {
   return found;
 }
 
-void signal_all(int number) {
+// The group first, at one stroke, so that few can fork meanwhile; its number is ours only while the command is not reaped.
+void signal_all(const Watch &watch, int number) {
+  if (!watch.main_over) kill(-watch.main, number);
   for (pid_t pid : descendants()) {
     kill(pid, number);
     if (number == SIGTERM) kill(pid, SIGCONT);  // a stopped process must see it
@@ -111,11 +125,11 @@ void signal_all(int number) {
 void begin_end(Watch &watch, bool at_once) {
   if (at_once && !watch.killing) {
     watch.killing = watch.ending = true;
-    signal_all(SIGKILL);
+    signal_all(watch, SIGKILL);
   } else if (!watch.ending) {
     watch.ending = true;
     watch.deadline_ms = now_ms() + watch.options.grace_ms;
-    signal_all(SIGTERM);
+    signal_all(watch, SIGTERM);
   }
 }
 
@@ -150,7 +164,7 @@ int run(Watch &watch, int signals) {
   while (!reap(watch)) {
     if (watch.main_over) begin_end(watch, false);
     if (watch.ending && !watch.killing && now_ms() >= watch.deadline_ms) begin_end(watch, true);
-    if (watch.killing) signal_all(SIGKILL);  // whoever was forked meanwhile
+    if (watch.killing) signal_all(watch, SIGKILL);  // whoever was forked meanwhile
     pollfd wanted[2] = {{signals, POLLIN, 0}, {watch.control_open ? watch.options.control : -1, POLLIN, 0}};
     int timeout = watch.killing ? 20 : watch.ending ? static_cast<int>(watch.deadline_ms - now_ms()) : -1;
     poll(wanted, 2, watch.ending && timeout < 0 ? 0 : timeout);
@@ -162,12 +176,15 @@ int run(Watch &watch, int signals) {
   return 0;
 }
 
-[[noreturn]] void exec_command(const Options &options, int failure) {
+[[noreturn]] void exec_command(const Options &options, pid_t warden, int failure) {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
   for (int number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGQUIT}) signal(number, SIG_DFL);
   setpgid(0, 0);
+  // The warden has one thread, so "the parent's thread is over" means that the warden was killed.
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != warden) _exit(128 + SIGKILL);
   close(options.control);
   close(options.status);
   execvp(options.command[0], options.command);
@@ -179,15 +196,29 @@ int run(Watch &watch, int signals) {
 bool start(Watch &watch) {
   int failure[2];
   if (pipe2(failure, O_CLOEXEC) != 0) return false;
+  const pid_t warden = getpid();
   watch.main = fork();
   if (watch.main < 0) return false;
-  if (watch.main == 0) exec_command(watch.options, failure[1]);
+  if (watch.main == 0) exec_command(watch.options, warden, failure[1]);
   close(failure[1]);
   report(watch.options, "started", watch.main);
   int code = 0;
   if (read(failure[0], &code, sizeof code) == static_cast<ssize_t>(sizeof code)) report(watch.options, "exec-failed", code);
   close(failure[0]);
   return true;
+}
+
+// What the rank inherited belongs to the rank: its pipes and sockets must close when it and its children close them.
+void close_all_but(const std::set<int> &kept) {
+  std::vector<int> others;
+  DIR *open_files = opendir("/proc/self/fd");
+  if (!open_files) return;
+  while (dirent *entry = readdir(open_files)) {
+    long number = 0;
+    if (parse_number(entry->d_name, number) && !kept.count(static_cast<int>(number))) others.push_back(static_cast<int>(number));
+  }
+  closedir(open_files);  // its own descriptor is among the others and fails to close twice, which is harmless
+  for (int other : others) close(other);
 }
 
 }  // namespace
@@ -199,6 +230,7 @@ int main(int argc, char **argv) {
     return 2;
   }
   for (int number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGQUIT}) signal(number, SIG_IGN);
+  signal(SIGCHLD, SIG_DFL);  // inherited as ignored, it would reap the command before its status is read
   setsid();
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   sigset_t child;
@@ -211,9 +243,6 @@ int main(int argc, char **argv) {
     report(watch.options, "exec-failed", errno);
     return 1;
   }
-  // The rank's output belongs to the rank: its pipes must close when it and its children do.
-  close(0);
-  close(1);
-  close(2);
+  close_all_but({watch.options.control, watch.options.status, signals});
   return run(watch, signals);
 }
