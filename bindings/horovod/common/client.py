@@ -246,6 +246,7 @@ class AgentClient(EpochMember):
         with self._lock:
             if self._gone:
                 return
+            self._finish_complete()
             self._run(self._core.handle(EpochEnded(ErrorKind.SHUT_DOWN, SHUT_DOWN_TEXT, board_fails=False)))
             self._fail_bound()
             self._replies.fail_all(error_of_kind(ErrorKind.SHUT_DOWN, SHUT_DOWN_TEXT))
@@ -255,6 +256,12 @@ class AgentClient(EpochMember):
         self._engine.close()
         self._process.client = None
         self._say_goodbye()
+
+    def _finish_complete(self) -> None:
+        """What is complete keeps its result, whether anybody has asked for it or not."""
+        for op in [op for plan in self._core.plans.values() for op in plan.ops]:
+            if isinstance(op, AgentOp):
+                op.poll()
 
     def _fail_bound(self) -> None:
         for plan in self._core.plans.values():
