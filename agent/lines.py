@@ -25,7 +25,7 @@ class LinePrefixer:
         self._prefix = prefix
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._pending = ""
-        self._after_return = False
+        self._glue: str | None = None  # what a "\n" is preceded by when the text before it ended with "\r"
 
     def feed(self, data: bytes) -> bytes:
         """The lines that are complete now."""
@@ -39,10 +39,10 @@ class LinePrefixer:
 
     def _cut(self, text: str) -> bytes:
         out = ""
-        if self._after_return and text:
-            self._after_return = False
+        if self._glue is not None and text:
             if text[0] == "\n":  # the second half of "\r\n"
-                out, text = "\n", text[1:]
+                out, text = f"{self._glue}\n", text[1:]
+            self._glue = None
         pieces = _END.split(self._pending + text)
         self._pending = pieces.pop()
         prefix = self._prefix() if pieces else ""
@@ -50,7 +50,8 @@ class LinePrefixer:
         out += "".join(
             f"{prefix}{line}{end}" for line, end in zip(pieces[::2], pieces[1::2], strict=True) if line or end != "\r"
         )
-        self._after_return = bool(pieces) and not self._pending and pieces[-1] == "\r"
+        if pieces and not self._pending and pieces[-1] == "\r":
+            self._glue = "" if pieces[-2] else f"{prefix}\r"
         if len(self._pending) > _LONGEST_LINE:
             out += f"{self._prefix()}{self._pending}\n"
             self._pending = ""

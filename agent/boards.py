@@ -1,0 +1,218 @@
+"""Carries out what the core wants done on the board of the epoch, and answers with what came of it.
+
+One board at a time.  Its threads are stopped before it is closed; arenas are duplicated, so that a rank's connection
+may end while others still reduce what it left.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from horovod import native
+from horovod.agent.connections import close_all
+from horovod.agent.core import events as ev
+from horovod.agent.cores import available_cores
+from horovod.agent.helpers import Helpers, helper_count
+from horovod.agent.members import Member, process_state
+
+__all__ = ["BoardRoom"]
+
+_SPIN_NS = 50_000
+_SPIN_CROWDED_NS = 1_000  # more ranks than cores: who spins keeps the others from arriving
+_BELL_MS = 500
+_LOOKED_AT_ONCE = 2048
+
+
+@dataclass(slots=True)
+class _Block:
+    """A plan on the board; ``arrivals`` as they were when somebody last looked."""
+
+    offset: int
+    members: tuple[int, ...]
+    arrivals: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class _Room:
+    board: native.Board
+    members: list[Member]
+    arenas: list[int]
+    helpers: Helpers
+    blocks: dict[int, _Block] = field(default_factory=dict)
+    bell: _BellThread | None = None
+    look_from: int = 0
+
+
+class _BellThread:
+    """Tells the loop of arrivals while somebody is joined."""
+
+    def __init__(self, board: native.Board, ring: Callable[[], None]) -> None:
+        self._board, self._ring = board, ring
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="hvd-bell", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            if self._board.wait_bell(_BELL_MS) and not self._stop.is_set():
+                self._ring()
+
+    def stop(self) -> None:
+        """Ends the thread: it is not inside the board when this returns."""
+        self._stop.set()
+        while self._thread.is_alive():
+            self._board.ring_agent()
+            self._thread.join(0.01)
+
+
+class BoardRoom:
+    """The board, if there is one.  ``ring`` is called from a thread."""
+
+    def __init__(self, ring: Callable[[], None], helpers_setting: str = "") -> None:
+        self._ring, self._helpers_setting = ring, helpers_setting
+        self._room: _Room | None = None
+
+    @property
+    def descriptors(self) -> list[int]:
+        """What a Welcome takes along: the board, then the arenas of all local ranks."""
+        room = self._require()
+        return [room.board.fd, *room.arenas]
+
+    def _require(self) -> _Room:
+        if self._room is None:
+            raise RuntimeError("there is no board: the agent's core and its shell disagree")
+        return self._room
+
+    def create(self, members: Sequence[Member]) -> None:
+        """Makes the board of an epoch."""
+        self.close()
+        count = len(members)
+        board = native.Board(count, _SPIN_NS if count <= available_cores() else _SPIN_CROWDED_NS)
+        arenas = [os.dup(member.arena_fd) for member in members]
+        helpers = Helpers(board, arenas, helper_count(count, self._helpers_setting))
+        self._room = _Room(board, list(members), arenas, helpers)
+
+    def close(self) -> None:
+        """Unmaps the board and lets the arenas go."""
+        room, self._room = self._room, None
+        if room is None:
+            return
+        if room.bell is not None:
+            room.bell.stop()
+        room.helpers.stop()
+        room.board.close()
+        close_all([room.board.fd, *room.arenas])
+
+    # ---- plans
+
+    def plan_add(self, command: ev.PlanAdd) -> ev.PlanPlaced:
+        """Makes a block."""
+        spec = native.PlanSpec(
+            plan_id=command.plan,
+            kind=command.kind,
+            dtype=command.dtype,
+            op=command.op,
+            prescale=command.prescale,
+            postscale=command.postscale,
+            nbytes=command.nbytes,
+            depth=command.depth,
+            members=command.members,
+        )
+        room = self._require()
+        offset = room.board.plan_add(spec)
+        room.blocks[command.plan] = _Block(offset, command.members, (0,) * len(command.members))
+        return ev.PlanPlaced(command.plan, offset)
+
+    def plan_limit(self, command: ev.PlanLimit) -> ev.Arrivals | None:
+        """Marks a plan, then reads the arrivals: in this order, see hvd_board_plan_limit."""
+        room = self._require()
+        block = room.blocks[command.plan]
+        room.board.plan_limit(block.offset, command.limit)
+        if not command.read:
+            return None
+        counts = room.board.plan_arrivals(block.offset, len(block.members))
+        return ev.Arrivals(command.plan, dict(zip(block.members, counts, strict=True)))
+
+    def plan_remove(self, command: ev.PlanRemove) -> ev.PlanRemoved:
+        """Frees a block if nobody refers to it."""
+        room = self._require()
+        done = room.board.plan_remove(room.blocks[command.plan].offset)
+        if done:
+            del room.blocks[command.plan]
+        return ev.PlanRemoved(command.plan, done)
+
+    # ---- the epoch
+
+    def fail(self, command: ev.BoardFail) -> None:
+        """Ends the epoch for everybody who sleeps on the board."""
+        code = native.Status.CLOSED if command.closed else native.Status.FAILED
+        self._require().board.fail(code, command.text)
+
+    def rank_dead(self, command: ev.RankDead) -> None:
+        """Its claims count as ended."""
+        self._require().board.rank_dead(command.local_index)
+
+    def watch(self, on: bool) -> None:
+        """Listens to arrivals, or no longer."""
+        room = self._require()
+        room.board.watch_arrivals(on)
+        if on and room.bell is None:
+            room.bell = _BellThread(room.board, self._ring)
+        elif not on and room.bell is not None:
+            room.bell.stop()
+            room.bell = None
+
+    def sweep(self, command: ev.Sweep) -> ev.Swept:
+        """Arrives with zeros for joined ranks."""
+        room = self._require()
+        used = tuple(plan for plan in command.plans if self._zeros(room, plan, command.joined))
+        return ev.Swept(used, quiet=not room.board.scan(1))
+
+    def _zeros(self, room: _Room, plan: int, joined: Sequence[int]) -> bool:
+        block = room.blocks.get(plan)
+        if block is None:
+            return False
+        rounds = [room.board.arrive_zeros(block.offset, index) for index in joined if index in block.members]
+        return any(rounds)
+
+    # ---- looking
+
+    def look(self) -> ev.Seen:
+        """What is open, and what the ranks do."""
+        room = self._require()
+        rounds = [self._seen_round(room, info) for info in room.board.scan() if info.phase < 2]
+        ranks = tuple(self._seen_rank(room, index) for index in range(len(room.members)))
+        return ev.Seen(tuple(seen for seen in rounds if seen is not None), ranks, tuple(self._used(room)))
+
+    def _seen_round(self, room: _Room, info: native.RoundInfo) -> ev.SeenRound | None:
+        block = room.blocks.get(info.plan_id)
+        if block is None:
+            return None
+        arrived, holds = room.board.round_members(info.offset, info.round, len(block.members))
+        missing = tuple(index for index, here in zip(block.members, arrived, strict=True) if not here)
+        holders = tuple(index for index, held in zip(block.members, holds, strict=True) if held)
+        return ev.SeenRound(info.plan_id, info.round, info.age_ns / 1e9, missing, holders)
+
+    def _seen_rank(self, room: _Room, index: int) -> ev.SeenRank:
+        info = room.board.rank_info(index)
+        blocked_s = max(0.0, (time.monotonic_ns() - info.blocked_ns) / 1e9) if info.blocked else 0.0
+        state = process_state(room.members[index].pid)
+        return ev.SeenRank(index, info.submits, info.blocked, info.blocked_tag, blocked_s, state)
+
+    def _used(self, room: _Room) -> list[int]:
+        """Plans in which somebody has arrived since the last look; of very many plans, some at a time."""
+        plans = list(room.blocks)
+        start = room.look_from if room.look_from < len(plans) else 0
+        room.look_from = start + _LOOKED_AT_ONCE
+        used = []
+        for plan in plans[start : start + _LOOKED_AT_ONCE]:
+            block = room.blocks[plan]
+            arrivals = room.board.plan_arrivals(block.offset, len(block.members))
+            if arrivals != block.arrivals:
+                block.arrivals = arrivals
+                used.append(plan)
+        return used

@@ -1,0 +1,166 @@
+"""The processes of this host's ranks and their output, by rank."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from horovod.agent.core import events as ev
+from horovod.agent.lines import LinePrefixer
+from horovod.agent.output import FileTarget, OutputOptions, OutputWriter, RankStream
+from horovod.agent.processes import Ending, RankProcess, StartSpec
+
+__all__ = ["RankOptions", "RankTable"]
+
+_LAST_LINES_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class RankOptions:
+    """How ranks are run.  ``extra(rank)`` gives variables and descriptors that only this rank inherits.
+
+    ``raw_environment`` are variables that are no text and so can't travel in messages.
+    """
+
+    output: OutputOptions = field(default_factory=OutputOptions)
+    grace_s: float = 5.0
+    raw_environment: Mapping[str, str] = field(default_factory=dict)
+    extra: Callable[[int], tuple[Mapping[str, str], tuple[int, ...]]] = lambda rank: ({}, ())
+    width: int = 1
+
+
+@dataclass(slots=True)
+class _Rank:
+    process: RankProcess
+    stdout: RankStream
+    stderr: RankStream
+    files: list[int]
+    ending: Ending | None = None
+    told: bool = False
+
+
+class RankTable:
+    """Starts and ends ranks; ``post`` takes ProcessStarted and ProcessEnded events."""
+
+    def __init__(self, options: RankOptions, post: Callable[[ev.Event], None]) -> None:
+        self._options, self._post = options, post
+        self._loop = asyncio.get_running_loop()
+        self._writer = OutputWriter(self._loop)
+        self._ranks: dict[int, _Rank] = {}
+        self._all_gone = asyncio.Event()
+        self._all_gone.set()
+
+    def start(self, command: ev.StartProcess) -> None:
+        """Starts a rank; what can't be started ends with a reason."""
+        rank = command.rank
+        self._all_gone.clear()
+        process = RankProcess(
+            lambda pid: self._post(ev.ProcessStarted(rank, pid)),
+            lambda ending: self._ended(rank, ending),
+            self._check_gone,
+        )
+        out_read, out_write = os.pipe()
+        err_read, err_write = os.pipe()
+        files = self._open_files(rank)
+        self._ranks[rank] = _Rank(
+            process,
+            self._stream(rank, "stdout", out_read, files),
+            self._stream(rank, "stderr", err_read, files),
+            files,
+        )
+        variables, inherit = self._options.extra(rank)
+        environment = {**self._options.raw_environment, **command.environment, **variables}
+        process.start(
+            StartSpec(
+                command.command, environment, command.directory, self._options.grace_s, out_write, err_write, inherit
+            )
+        )
+        os.close(out_write)
+        os.close(err_write)
+
+    def _open_files(self, rank: int) -> list[int]:
+        """Files for stdout and stderr, or none."""
+        if not self._options.output.directory:
+            return []
+        folder = Path(self._options.output.directory) / f"rank.{rank:0{self._options.width}d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        return [os.open(folder / name, flags, 0o666) for name in ("stdout", "stderr")]
+
+    def _stream(self, rank: int, name: str, descriptor: int, files: list[int]) -> RankStream:
+        output = self._options.output
+        index = 0 if name == "stdout" else 1
+        return RankStream(
+            descriptor,
+            self._writer,
+            output.stderr if index else output.stdout,
+            LinePrefixer(output.prefix(rank, name)),
+            FileTarget(files[index]) if files else None,
+            lambda: self._stream_closed(rank, name),
+        )
+
+    def _ended(self, rank: int, ending: Ending) -> None:
+        """The report waits a little for the end of stderr: a leftover child may hold the pipe for longer."""
+        self._ranks[rank].ending = ending
+        if self._ranks[rank].stderr.closed:
+            self._tell(rank)
+        else:
+            self._loop.call_later(_LAST_LINES_S, self._tell, rank)
+
+    def _stream_closed(self, rank: int, name: str) -> None:
+        entry = self._ranks.get(rank)
+        if entry is not None and entry.ending is not None and name == "stderr":
+            self._tell(rank)
+        self._check_gone()
+
+    def _tell(self, rank: int) -> None:
+        entry = self._ranks.get(rank)
+        if entry is None or entry.told or entry.ending is None:
+            return
+        entry.told = True
+        ending = entry.ending
+        text = entry.stderr.tail.text()
+        self._post(ev.ProcessEnded(rank, ending.code, ending.signal, ending.start_error, text))
+
+    def _check_gone(self) -> None:
+        if all(e.process.gone and e.stdout.closed and e.stderr.closed for e in self._ranks.values()):
+            self._all_gone.set()
+
+    def end(self, rank: int, kill: bool) -> None:
+        """Ends a rank's tree."""
+        entry = self._ranks.get(rank)
+        if entry is not None:
+            if kill:
+                entry.process.kill()
+            else:
+                entry.process.terminate()
+
+    def end_all(self, kill: bool) -> None:
+        """Ends every tree."""
+        for rank in self._ranks:
+            self.end(rank, kill)
+
+    async def wait_gone(self, timeout_s: float) -> bool:
+        """Waits until no process and no open pipe is left; False after that time."""
+        try:
+            await asyncio.wait_for(self._all_gone.wait(), timeout_s)
+        except asyncio.TimeoutError:
+            return False
+        return True
+
+    async def close(self, drain_s: float | None) -> None:
+        """Ends what is left, and writes out what was read (for at most that long)."""
+        if not await self.wait_gone(self._options.grace_s + 2):
+            self.end_all(kill=True)
+            await self.wait_gone(5)
+        for entry in self._ranks.values():
+            entry.stdout.close()
+            entry.stderr.close()
+        if await self._writer.close(drain_s):
+            for entry in self._ranks.values():
+                for descriptor in entry.files:
+                    os.close(descriptor)
+        self._ranks.clear()

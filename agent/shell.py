@@ -1,0 +1,243 @@
+"""The agent's outside: hands events to the core one at a time and carries out what it decides.
+
+Everything runs in one loop.  An event that comes up while another is handled waits; outcomes of board commands are told
+before anything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from horovod import native
+from horovod.agent.boards import BoardRoom
+from horovod.agent.connections import Connection, WorkerServer
+from horovod.agent.core import AgentCore, AgentInfo
+from horovod.agent.core import events as ev
+from horovod.agent.core import values as v
+from horovod.agent.members import Members
+from horovod.agent.ranks import RankOptions, RankTable
+from horovod.proto import control_pb2, worker_pb2
+from horovod.proto.codec import by_field, unwrap, wrap
+
+__all__ = ["AgentOptions", "AgentOutputs", "AgentShell"]
+
+log = logging.getLogger("horovod.agent")
+
+_TICK_S = 0.5
+_HELLO_DESCRIPTORS = 2
+_WORKER = by_field(*v.WORKER_BODIES)
+_ORDERS = by_field(*v.ORDER_BODIES)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """What an agent is told when it starts; ``helpers`` is the setting HVD_HELPERS."""
+
+    name: str
+    host: str
+    slots: int
+    ranks: RankOptions = field(default_factory=RankOptions)
+    helpers: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOutputs:
+    """Who listens to an agent: the coordinator, a person, and whoever must know of an error inside the agent."""
+
+    report: Callable[[control_pb2.AgentReport], None]
+    show: Callable[[str], None]
+    broken: Callable[[BaseException], None]
+
+
+class AgentShell:
+    """Not thread-safe: it belongs to the running loop."""
+
+    def __init__(self, options: AgentOptions, outputs: AgentOutputs) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._outputs = outputs
+        self._events: deque[ev.Event] = deque()
+        self._busy = False
+        self._server = WorkerServer(self)
+        self._members = Members(self._process_died)
+        self._boards = BoardRoom(lambda: self._call_in_loop(ev.Bell()), options.helpers)
+        self._ranks = RankTable(options.ranks, self._post)
+        info = AgentInfo(options.name, options.host, options.slots, self._server.address, secrets.token_hex(16))
+        self.core = AgentCore(info)
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def address(self) -> str:
+        """Where ranks find this agent."""
+        return self._server.address
+
+    def start(self) -> None:
+        """First words to the coordinator; time begins."""
+        self._carry_out(self.core.start())
+        self._tick()
+
+    def order(self, message: control_pb2.Order) -> None:
+        """A message of the coordinator."""
+        self._post(ev.FromCoordinator(message.epoch, unwrap(message, _ORDERS)))
+
+    def kill_ranks(self) -> None:
+        """Ends every rank at once."""
+        self._ranks.end_all(kill=True)
+
+    def end_ranks(self) -> None:
+        """Ends every rank, with the usual grace."""
+        self._ranks.end_all(kill=False)
+
+    async def close(self, drain_s: float | None = None) -> None:
+        """Waits for the ranks to be gone and their output to be written, then lets everything go."""
+        await self._ranks.close(drain_s)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._server.close()
+        self._members.close()
+        self._boards.close()
+
+    # ---- events
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(_TICK_S, self._tick)
+        self._post(ev.Tick())
+
+    def _call_in_loop(self, event: ev.Event) -> None:
+        """From another thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._post, event)
+        except RuntimeError:
+            log.debug("The loop has ended before %s.", type(event).__name__)
+
+    def _post(self, event: ev.Event) -> None:
+        self._events.append(event)
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._events:
+                self._carry_out(self.core.handle(self._events.popleft(), time.monotonic()))
+        except Exception as error:
+            log.exception("The agent has met an error of its own.")
+            self._outputs.broken(error)
+        finally:
+            self._busy = False
+
+    def opened(self, connection: Connection) -> None:
+        """A process has connected; it counts from its Hello on."""
+
+    def received(self, connection: Connection, message: worker_pb2.WorkerMessage) -> None:
+        """A process has sent a message."""
+        try:
+            body = unwrap(message, _WORKER)
+        except (KeyError, ValueError) as error:
+            self._close_connection(ev.CloseConnection(connection.id, f"it sent a message that makes no sense: {error}"))
+            return
+        if isinstance(body, v.Hello):
+            reason = self._members.admit(
+                connection.id, connection.take_descriptors(_HELLO_DESCRIPTORS), body.arena_bytes
+            )
+            if reason:
+                log.warning("The Hello of process %d can't be used: %s.", connection.pid, reason)
+                body = dataclasses.replace(body, descriptors=False)
+        self._post(ev.FromRank(connection.id, body))
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        """A connection is over."""
+        self._members.forget(connection.id)
+        self._post(ev.ConnectionClosed(connection.id, reason))
+
+    def _process_died(self, connection: int) -> None:
+        """The process is gone; who inherited its socket does not speak for it."""
+        if connection in self._server.connections:
+            self._server.connections[connection].close("the process is gone")
+
+    # ---- commands
+
+    def _carry_out(self, commands: list[ev.Command]) -> None:
+        outcomes: deque[ev.Event] = deque()
+        for command in commands:
+            outcome = self._do(command)
+            if outcome is not None:
+                outcomes.append(outcome)
+        for outcome in outcomes:
+            self._carry_out(self.core.handle(outcome, time.monotonic()))
+
+    def _do(self, command: ev.Command) -> ev.Event | None:
+        if isinstance(command, ev.ToRank):
+            self._to_rank(command)
+        elif isinstance(command, ev.ToCoordinator):
+            message = control_pb2.AgentReport(epoch=command.epoch)
+            wrap(message, command.body)
+            self._outputs.report(message)
+        elif isinstance(command, ev.StartProcess):
+            self._ranks.start(command)
+        elif isinstance(command, ev.EndProcess):
+            self._ranks.end(command.rank, command.kill)
+        elif isinstance(command, ev.Show):
+            self._outputs.show(command.text)
+        elif isinstance(command, ev.CloseConnection):
+            self._close_connection(command)
+        elif not isinstance(command, ev.JobOver):
+            return self._on_board(command)
+        return None
+
+    def _to_rank(self, command: ev.ToRank) -> None:
+        connection = self._server.connections.get(command.connection)
+        if connection is None:
+            return  # its end is an event that waits
+        message = worker_pb2.AgentMessage()
+        wrap(message, command.body)
+        connection.send(message, self._boards.descriptors if isinstance(command.body, v.Welcome) else ())
+
+    def _close_connection(self, command: ev.CloseConnection) -> None:
+        connection = self._server.connections.get(command.connection)
+        if connection is not None:
+            log.warning("Ended the connection of process %d: %s.", connection.pid, command.reason)
+            connection.close(command.reason)
+
+    def _on_board(self, command: ev.Command) -> ev.Event | None:
+        try:
+            return self._board_command(command)
+        except native.NativeError as error:
+            # Shared memory is exhausted or damaged: nothing on this board can be relied on any more.
+            text = f"The shared memory of host {self.core.info.host} can't be used any more: {error}."
+            self._outputs.show(text)
+            self._ranks.end_all(kill=False)
+            return None
+
+    def _board_command(self, command: ev.Command) -> ev.Event | None:
+        boards = self._boards
+        if isinstance(command, ev.PlanAdd):
+            return boards.plan_add(command)
+        if isinstance(command, ev.PlanLimit):
+            return boards.plan_limit(command)
+        if isinstance(command, ev.PlanRemove):
+            return boards.plan_remove(command)
+        if isinstance(command, ev.Sweep):
+            return boards.sweep(command)
+        if isinstance(command, ev.Look):
+            return boards.look()
+        self._board_life(command)
+        return None
+
+    def _board_life(self, command: ev.Command) -> None:
+        boards = self._boards
+        if isinstance(command, ev.BoardCreate):
+            found = [self._members.member(connection) for connection in command.connections]
+            boards.create([member for member in found if member is not None])
+        elif isinstance(command, ev.BoardFail):
+            boards.fail(command)
+        elif isinstance(command, ev.RankDead):
+            boards.rank_dead(command)
+        elif isinstance(command, ev.WatchArrivals):
+            boards.watch(command.on)
+        elif isinstance(command, ev.BoardClose):
+            boards.close()

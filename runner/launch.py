@@ -1,0 +1,162 @@
+"""``horovodrun``: reads the command line, runs the job, says how it ended.
+
+Exit codes: 0 when every rank finished, else the code of the first failure (128 + signal), 130 and 143 for Ctrl-C and
+SIGTERM, 2 for a call that can't work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import horovod
+from horovod.agent.output import OutputOptions
+from horovod.coordinator.core import Config
+from horovod.runner.check_build import check_build
+from horovod.runner.environment import inherited
+from horovod.runner.hosts import HostInfo, local_slots, parse_host_files, parse_hosts
+from horovod.runner.job import JobSpec, run_job_with_signals
+from horovod.runner.report import JobResult, failure_text, write_record
+from horovod.runner.settings import UsageProblem, environment_notes, notes_of, parse_args, variables_of
+
+__all__ = ["check_build", "main", "parse_args", "run_commandline"]
+
+log = logging.getLogger("horovod")
+
+_LEVELS = {"TRACE": logging.DEBUG, "FATAL": logging.CRITICAL}
+
+
+def run_commandline(argv: Sequence[str] | None = None) -> int:
+    """The program; returns the exit code."""
+    try:
+        arguments = parse_args(argv)
+        if arguments.version:
+            print(horovod.__version__)
+            return 0
+        if arguments.check_build:
+            return check_build(bool(arguments.verbose))
+        return _run(arguments)
+    except UsageProblem as problem:
+        say(f"error: {problem}")
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """Runs the job that the arguments describe; returns the exit code."""
+    environment = {**inherited(), **variables_of(arguments)}
+    start_logging(environment, bool(arguments.verbose))
+    for note in [*notes_of(arguments), *environment_notes()]:
+        say(note)
+    spec = job_spec(arguments, environment)
+    result = asyncio.run(run_job_with_signals(spec))
+    if result.code != 0:
+        report(result, spec.output.directory)
+    return result.code
+
+
+def job_spec(arguments: argparse.Namespace, environment: Mapping[str, str]) -> JobSpec:
+    """The job; UsageProblem where hosts or folders can't be used."""
+    return JobSpec(
+        size=arguments.num_proc,
+        command=tuple(arguments.command),
+        environment=environment,
+        slots=local_slots(hosts_of(arguments), arguments.num_proc),
+        config=coordinator_config(environment, arguments.start_timeout),
+        output=OutputOptions(
+            timestamps=bool(arguments.prefix_output_with_timestamp),
+            directory=output_directory(arguments.output_filename),
+        ),
+        show=say,
+        helpers=environment.get("HVD_HELPERS", ""),
+    )
+
+
+def hosts_of(arguments: argparse.Namespace) -> list[HostInfo]:
+    """The hosts that were named, else this one."""
+    if arguments.hosts:
+        return parse_hosts(arguments.hosts)
+    if arguments.hostfile:
+        return parse_host_files(arguments.hostfile)
+    return [HostInfo("localhost", arguments.num_proc)]
+
+
+def output_directory(name: str | None) -> str:
+    """The folder for captured output, made if needed; without a record of an earlier job's failure."""
+    if not name:
+        return ""
+    folder = Path(name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "failure.json").unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageProblem(f"the output folder {name} can't be used: {error.strerror or error}") from error
+    return str(folder)
+
+
+def coordinator_config(environment: Mapping[str, str], start_timeout_s: int | None) -> Config:
+    """The limits of the coordinator.  The launcher's environment, with the options already in it, is read here."""
+    given = start_timeout_s if start_timeout_s is not None else number(environment, "HOROVOD_START_TIMEOUT", 0)
+    off = number(environment, "HOROVOD_STALL_CHECK_DISABLE", 0) > 0
+    return Config(
+        stall_check_s=0 if off else number(environment, "HOROVOD_STALL_CHECK_TIME_SECONDS", 60),
+        stall_shutdown_s=0 if off else number(environment, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0),
+        deadlock_grace_s=number(environment, "HVD_DEADLOCK_GRACE_SECONDS", 10),
+        cache_capacity=int(number(environment, "HOROVOD_CACHE_CAPACITY", 16_384)),
+        start_warning_s=given or 30.0,
+        start_timeout_s=given,
+    )
+
+
+def number(environment: Mapping[str, str], name: str, default: float) -> float:
+    """A variable that is a number, at least 0; UsageProblem for anything else."""
+    text = environment.get(name, "").strip()
+    if not text:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not value >= 0:
+        raise UsageProblem(f"the environment variable {name} is {text!r}, but it must be a number >= 0")
+    return value
+
+
+def start_logging(environment: Mapping[str, str], verbose: bool) -> None:
+    """The launcher's own log, on stderr."""
+    name = environment.get("HOROVOD_LOG_LEVEL", "").upper()
+    level = _LEVELS.get(name, getattr(logging, name, logging.WARNING) if name.isalpha() else logging.WARNING)
+    hide_time = environment.get("HOROVOD_LOG_HIDE_TIME", "0") not in ("", "0")
+    time = "" if hide_time else "%(asctime)s "
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(f"{time}%(levelname)s %(message)s"))
+    log.handlers = [handler]
+    log.setLevel(min(level, logging.INFO) if verbose else level)
+    log.propagate = False
+
+
+def say(text: str) -> None:
+    """A line of the launcher itself; a closed console is no reason to fail."""
+    try:
+        print(f"horovodrun: {text}", file=sys.stderr, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+def report(result: JobResult, directory: str) -> None:
+    """Says how the job failed, last, and leaves a record where output is kept."""
+    if directory:
+        record = write_record(result, directory)
+        log.info("The failure is recorded in %s.", record)
+    say(failure_text(result))
+
+
+def main() -> None:
+    """Entry point of ``python -m horovod.runner``."""
+    sys.exit(run_commandline())
