@@ -1,0 +1,47 @@
+# Plain verbs.  Each is a short script in scripts/ that says what it does.
+# PYTHON=...         the interpreter that .venv is made with (default: python3, at least 3.10)
+# TORCH_VERSION=...  the torch to install (default 2.13.0; empty: whatever fits, at least 2.1)
+export PYTHON TORCH_VERSION
+.DEFAULT_GOAL := help
+.PHONY: help setup demo lint type test native bench proto verify up down clean
+
+help:          ## list the verbs
+	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+): .*## /\1\t/' | expand -t 12
+
+setup:         ## make .venv and install the package in editable form, with all tools
+	scripts/setup
+
+demo:          ## make .venv, install the package, train a small network on two ranks
+	scripts/demo
+
+lint:          ## ruff and codespell
+	scripts/lint
+
+type:          ## mypy, strict
+	scripts/type
+
+test:          ## install what the tests need and run them
+	scripts/test
+
+native:        ## the engine's own tests, plain and under the sanitizers
+	scripts/native-test
+	scripts/native-test thread
+	scripts/native-test address
+
+bench:         ## measure against torch Gloo and Open MPI
+	scripts/bench
+
+proto:         ## generate the message modules from proto/*.proto
+	scripts/proto
+
+verify:        ## everything that is checked before a change is taken
+	.ci/run
+
+up:            ## build the image and run the demo in containers
+	docker-compose up --build
+
+down:          ## remove the containers
+	docker-compose down
+
+clean:         ## remove what was built
+	rm -rf build dist .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
