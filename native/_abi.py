@@ -73,7 +73,7 @@ class CCopy(Structure):
 
 
 _STATUS = c_int
-_FUNCTIONS: dict[str, tuple[object, list[object]]] = {
+FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "hvd_abi_version": (c_uint32, []),
     "hvd_reduce": (_STATUS, [c_int, c_int, c_double, c_double, c_void_p, c_void_p, c_uint32, c_uint64]),
     "hvd_dtype_bytes": (c_uint32, [c_int]),
@@ -152,7 +152,7 @@ def _load() -> ctypes.CDLL:
             f"{library_path()} has ABI version {found}, this package needs {ABI_VERSION}: two installations are mixed. "
             "Uninstall hvd, then install it again."
         )
-    for name, (result, arguments) in _FUNCTIONS.items():
+    for name, (result, arguments) in FUNCTIONS.items():
         function = getattr(library, name)
         function.restype = result
         function.argtypes = arguments
