@@ -33,7 +33,7 @@ constexpr uint64_t claim_word(uint64_t round, uint32_t chunk) { return ((round &
 constexpr uint64_t claim_round(uint64_t word) { return word >> kChunkBits; }
 constexpr uint32_t claim_chunk(uint64_t word) { return static_cast<uint32_t>(word & ((1u << kChunkBits) - 1)); }
 constexpr bool claim_closed(uint64_t word) { return claim_chunk(word) >= kCancelled; }
-constexpr uint64_t kNeverOpened = ~0ull << kChunkBits;  // no round has this number
+constexpr uint64_t kNeverOpened = ~0ull;  // closed, in a round that no plan reaches: nobody can claim in it
 
 // A claim slot names the round its holder works on: block offset / 256 in the upper 24 bits, round below; 0 is free.
 constexpr uint64_t claim_name(uint64_t block_offset, uint64_t round) {
