@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["make", "read_all", "write_all"]
+__all__ = ["FUNCTION_VARIABLE", "RESULT_VARIABLE", "make", "read_all", "write_all"]
+
+# Variables that tell a rank of horovod.run its descriptors.
+FUNCTION_VARIABLE = "HVD_FUNCTION_FD"
+RESULT_VARIABLE = "HVD_RESULT_FD"
 
 
 def make(name: str, content: bytes = b"") -> int:

@@ -11,12 +11,9 @@ import sys
 import traceback
 
 import cloudpickle
-from horovod.runner.memory_files import read_all, write_all
+from horovod.runner.memory_files import FUNCTION_VARIABLE, RESULT_VARIABLE, read_all, write_all
 
-__all__ = ["FUNCTION_VARIABLE", "RESULT_VARIABLE", "main"]
-
-FUNCTION_VARIABLE = "HVD_FUNCTION_FD"
-RESULT_VARIABLE = "HVD_RESULT_FD"
+__all__ = ["main"]
 
 
 def _take_descriptor(variable: str) -> int:

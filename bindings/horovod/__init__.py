@@ -1,3 +1,19 @@
-"""Distributed training: ``import horovod.torch as hvd`` and start the program with ``horovodrun -np N``."""
+"""Distributed training: ``import horovod.torch as hvd`` and start the program with ``horovodrun -np N``.
+
+``horovod.run`` runs a function on several ranks; the launcher behind it is loaded when it is first asked for, so that a
+training process never loads it.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+__all__ = ["__version__", "run"]  # noqa: F822
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    if name == "run":
+        return importlib.import_module("horovod.runner").run
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
