@@ -24,16 +24,17 @@ void wait_until_asleep(Host &host, uint32_t rank) {
   while (sleepers_of(host, rank) == 0) CHECK(hvd::now_ns() < until);
 }
 
-// Publishes a claim as rank 1 would and takes chunk 0, then never finishes it.
+// Publishes a claim as rank 1 would and takes the next chunk, then never finishes it.
 std::atomic<uint64_t> *hold_a_chunk(Host &host, uint64_t plan, uint64_t round) {
   auto view = host.board->plan(plan);
   auto &slot = host.board->view.slots[1].claims[0];
-  uint64_t open = hvd::claim_word(round, 0), until = hvd::now_ns() + 10'000'000'000;
-  for (uint64_t expected = open;; expected = open) {
-    slot.store(hvd::claim_name(plan, round));
-    if (view->entry(round).claim.compare_exchange_strong(expected, open + 1)) return &slot;
-    CHECK(hvd::now_ns() < until);
-  }
+  slot.store(hvd::claim_name(plan, round));
+  std::atomic<uint64_t> &claim = view->entry(round).claim;
+  uint64_t word = claim.load();
+  do {
+    CHECK(hvd::claim_round(word) == round && hvd::claim_chunk(word) < view->n_chunks);
+  } while (!claim.compare_exchange_strong(word, word + 1));
+  return &slot;
 }
 
 void test_never_arriving_rank() {
@@ -82,6 +83,7 @@ void test_fail_while_unbound() {
 void test_killed_in_a_chunk() {
   Host host(2);
   uint64_t plan = host.add(HVD_COOPERATIVE, kBytes);
+  world::Meeting arrived_there;
   hvd_engine *engine = host.open(0);
   std::vector<float> data(kBytes / 4, 1.0f);
   pid_t victim = fork();
@@ -89,11 +91,13 @@ void test_killed_in_a_chunk() {
     hvd_engine *other = host.open(1);
     hvd_op op = 0;
     hvd_op_reduce_bound(other, plan, data.data(), data.data(), kBytes, 0, 0, &op);
+    arrived_there.arrive();
     pause();
     _exit(0);
   }
   hvd_op op = 0;
   CHECK_EQUAL(hvd_op_reduce_bound(engine, plan, data.data(), data.data(), kBytes, 0, 0, &op), HVD_OK);
+  arrived_there.wait(1);
   hold_a_chunk(host, plan, 0);  // as if the victim had claimed it
   CHECK_EQUAL(hvd_op_wait(engine, op, 50), HVD_PENDING);
   kill(victim, SIGKILL);
@@ -141,26 +145,23 @@ void test_killed_at_any_moment() {
 void test_stopped_holder_is_waited_for() {
   Host host(2);
   uint64_t plan = host.add(HVD_COOPERATIVE, kBytes);
-  world::Meeting failed, left;
-  hvd_engine *other = host.open(1);
-  std::vector<float> mine(kBytes / 4, 1.0f);
-  hvd_op op = 0;
-  CHECK_EQUAL(hvd_op_reduce_bound(other, plan, mine.data(), mine.data(), kBytes, 0, 0, &op), HVD_OK);
   pid_t rank = fork();
   if (rank == 0) {
     hvd_engine *engine = host.open(0);
     std::vector<float> data(kBytes / 4, 1.0f);
-    failed.arrive();
     CHECK_EQUAL(world::allreduce(engine, plan, data.data(), data.data(), kBytes), HVD_E_FAILED);
-    left.arrive();
     hvd_engine_close(engine);
     _exit(0);
   }
+  wait_until_asleep(host, 0);
+  hvd_engine *other = host.open(1);
+  std::vector<float> mine(kBytes / 4, 1.0f);
+  hvd_op op = 0;
+  CHECK_EQUAL(hvd_op_reduce_bound(other, plan, mine.data(), mine.data(), kBytes, 0, 0, &op), HVD_OK);
   std::atomic<uint64_t> *slot = hold_a_chunk(host, plan, 0);
-  wait_until_asleep(host, 0);
   hvd_board_fail(host.board, HVD_E_FAILED, "over");
+  CHECK_EQUAL(hvd_op_wait(other, op, 20), HVD_PENDING);
   CHECK_EQUAL(waitpid(rank, nullptr, WNOHANG), 0);
-  wait_until_asleep(host, 0);
   slot->store(0);
   hvd::ring(host.board->view.slots[0].bell);
   CHECK(world::exited_well(rank));
