@@ -1,4 +1,4 @@
-import worker_pb2 as _worker_pb2
+from horovod.proto import worker_pb2 as _worker_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message

@@ -6,6 +6,7 @@ beside whatever a framework asks for.  The compiler comes from PyPI into a throw
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -29,7 +30,7 @@ def compile_protos(directory: Path) -> dict[str, str]:
 
 def _packaged(text: str) -> str:
     # protoc writes imports for a flat folder; ours is a package.
-    return text.replace("\nimport worker_pb2 as", "\nfrom horovod.proto import worker_pb2 as")
+    return re.sub(r"^import worker_pb2 as", "from horovod.proto import worker_pb2 as", text, flags=re.MULTILINE)
 
 
 def main(arguments: list[str]) -> int:

@@ -10,7 +10,7 @@ fail() { printf '%s\n' "$*" >&2; exit 1; }
 # The interpreter: $PYTHON, else the first python3 that is new enough.
 find_python() {
   local candidate
-  for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.10}; do
+  for candidate in ${PYTHON:-python3} python3.13 python3.12 python3.11 python3.10; do
     if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
       command -v "$candidate"
       return
