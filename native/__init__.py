@@ -1,7 +1,7 @@
 """The native engine: typed access to libhvd_native.so and the path of the hvd-warden program.
 
-``lib`` holds the raw functions of hvd.h with their types set; pointers are plain integers there.  ``Board`` and ``Arena`` are the
-agent's and the rank's handles on shared memory; statuses below zero become exceptions.
+``lib`` holds the raw functions of hvd.h with their types set; pointers are plain integers there.  ``Board`` and
+``Arena`` are the agent's and the rank's handles on shared memory; statuses below zero become exceptions.
 """
 
 from __future__ import annotations

@@ -131,15 +131,15 @@ FUNCTIONS: dict[str, tuple[object, list[object]]] = {
 
 
 def library_path() -> Path:
-    """Where the library lies: in one of the package's folders (an editable install has two, sources and built files)."""
+    """Where the library lies: in one of the package's folders (an editable install has two)."""
     folders = [str(folder) for folder in sys.modules[__package__].__path__]
     for folder in folders:
         path = Path(folder, _LIBRARY)
         if path.exists():
             return path
     raise ImportError(
-        f"{_LIBRARY} is not in {' or '.join(folders)}: the installation is incomplete. Reinstall with `pip install hvd`, "
-        "or `pip install .` in a source tree."
+        f"{_LIBRARY} is not in {' or '.join(folders)}: the installation is incomplete. "
+        "Reinstall with `pip install hvd`, or `pip install .` in a source tree."
     )
 
 

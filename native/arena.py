@@ -37,7 +37,9 @@ class Arena:
         """A block as an object with the buffer protocol; freed when the last reference to it is gone."""
         address = lib.hvd_arena_alloc(self.pointer, nbytes)
         if not address:
-            raise OutOfMemory(f"The arena of {self.nbytes} bytes has no room for {nbytes} bytes; HVD_ARENA_BYTES sets its size.")
+            raise OutOfMemory(
+                f"The arena of {self.nbytes} bytes has no room for {nbytes} bytes; HVD_ARENA_BYTES sets its size."
+            )
         block = (ctypes.c_char * nbytes).from_address(address)
         # Not at interpreter exit: the memory goes with the process, and others may still look at it.
         self._blocks.add(address)

@@ -126,7 +126,7 @@ class Board:
         """Rounds with an arrival that are not complete and read by all, oldest first."""
         found, count = (CRoundInfo * capacity)(), ctypes.c_uint32()
         check(lib.hvd_board_scan(self.pointer, found, capacity, ctypes.byref(count)), "Scanning the board")
-        fields = [name for name, _ in CRoundInfo._fields_]
+        fields = [field[0] for field in CRoundInfo._fields_]
         return [RoundInfo(*(getattr(item, name) for name in fields)) for item in found[: min(count.value, capacity)]]
 
     def round_members(self, offset: int, round_number: int, n_members: int) -> tuple[list[bool], list[bool]]:

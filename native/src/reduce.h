@@ -35,7 +35,8 @@ struct Kernels {
   bool (*reduce)(const Job &);
 };
 
-// The widest kernels that the processor has and that are not above `wish` ("baseline", "avx2", "avx512"; anything else is no wish).
+// The widest kernels that the processor has and that are not above `wish`: "baseline", "avx2" or "avx512"; anything else is
+// no wish.
 Kernels choose_kernels(const char *wish);
 
 // UINT64_MAX when it does not fit.

@@ -1,5 +1,5 @@
-// The reduction kernels against a slow twin, element by element, for every dtype, op and number of members, on odd lengths and
-// odd addresses, with guard bytes around every output; and every instruction set against the baseline, bit by bit.
+// The reduction kernels against a slow twin, element by element, for every dtype, op and number of members, on odd
+// lengths and odd addresses, with guard bytes around every output; and every instruction set against the baseline, bit by bit.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

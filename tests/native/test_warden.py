@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from horovod import native
 
 LIMIT_S = 20.0
@@ -155,7 +154,9 @@ def test_t_terminates_all(start: Starter) -> None:
 
 
 def test_a_command_may_finish_its_work_in_the_grace(start: Starter) -> None:
-    warden = start("bash", "-c", f"trap 'echo saved; exit 9' TERM; echo up; while :; do {LONG} & wait $!; done", grace_ms=60_000)
+    warden = start(
+        "bash", "-c", f"trap 'echo saved; exit 9' TERM; echo up; while :; do {LONG} & wait $!; done", grace_ms=60_000
+    )
     assert warden.output_line() == "up"
     warden.tell(b"T")
     assert warden.output_line() == "saved"
@@ -177,7 +178,9 @@ def test_k_kills_at_once(start: Starter) -> None:
 
 
 def test_k_cuts_the_grace_short(start: Starter) -> None:
-    warden = start("bash", "-c", "trap 'echo asked' TERM; echo up; while :; do sleep 300 & wait $!; done", grace_ms=600_000)
+    warden = start(
+        "bash", "-c", "trap 'echo asked' TERM; echo up; while :; do sleep 300 & wait $!; done", grace_ms=600_000
+    )
     assert warden.output_line() == "up"
     warden.tell(b"T")
     assert warden.output_line() == "asked"
@@ -230,7 +233,8 @@ PARENT = """
 import os, subprocess, sys
 read, write = os.pipe()
 token = {**os.environ, "HVD_TEST_TOKEN": sys.argv[2]}
-command = [sys.argv[1], "--control", str(read), "--status", sys.argv[3], "--grace-ms", "100", "--", "sh", "-c", "echo up; sleep 300"]
+head = [sys.argv[1], "--control", str(read), "--status", sys.argv[3], "--grace-ms", "100"]
+command = [*head, "--", "sh", "-c", "echo up; sleep 300"]
 subprocess.Popen(command, pass_fds=(read, int(sys.argv[3])), env=token)
 sys.stdin.read()
 """
@@ -284,7 +288,9 @@ def test_the_command_gets_default_signals_and_its_own_group(start: Starter) -> N
 
 
 def test_the_command_inherits_no_descriptor_of_the_warden(start: Starter) -> None:
-    program = "import os; print(sorted(int(f) for f in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{f}')))"
+    program = (
+        "import os; print(sorted(int(f) for f in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{f}')))"
+    )
     assert start(sys.executable, "-c", program).output_line() == "[0, 1, 2]"
 
 
@@ -301,7 +307,15 @@ def test_the_output_ends_with_the_command_not_with_the_warden(start: Starter) ->
 def test_an_agent_that_ignores_sigchld_still_gets_the_code() -> None:
     status, status_write = os.pipe()
     control_read, control = os.pipe()
-    command = [str(native.warden_path()), "--control", str(control_read), "--status", str(status_write), "--grace-ms", "0"]
+    command = [
+        str(native.warden_path()),
+        "--control",
+        str(control_read),
+        "--status",
+        str(status_write),
+        "--grace-ms",
+        "0",
+    ]
     shell = ["env", "--ignore-signal=CHLD", *command, "--", "sh", "-c", "exit 4"]
     with subprocess.Popen(shell, pass_fds=(control_read, status_write)):
         os.close(status_write)

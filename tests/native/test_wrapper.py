@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from horovod import native
 from horovod.native import _abi
 
@@ -270,7 +269,9 @@ print("over")
 def test_board_of_two_ranks() -> None:
     board = native.Board(2, 1000)
     try:
-        spec = native.PlanSpec(7, native.PlanKind.COOPERATIVE, native.DType.FLOAT32, native.ReduceOp.SUM, 1, 1, 64, 2, (0, 1))
+        spec = native.PlanSpec(
+            7, native.PlanKind.COOPERATIVE, native.DType.FLOAT32, native.ReduceOp.SUM, 1, 1, 64, 2, (0, 1)
+        )
         offset = board.plan_add(spec)
         assert board.plan_arrivals(offset, 2) == (0, 0)
         assert board.scan() == []
@@ -296,7 +297,9 @@ def test_two_ranks_reduce_through_the_raw_functions(arena: native.Arena) -> None
     engines = []
     for index, own in enumerate(arenas):
         pointer = ctypes.c_void_p()
-        native.check(lib.hvd_engine_open(board.fd, own.pointer, index, descriptors, 2, ctypes.byref(pointer)), "Opening")
+        native.check(
+            lib.hvd_engine_open(board.fd, own.pointer, index, descriptors, 2, ctypes.byref(pointer)), "Opening"
+        )
         engines.append(pointer.value)
     spec = native.PlanSpec(1, native.PlanKind.COOPERATIVE, native.DType.INT32, native.ReduceOp.SUM, 1, 1, 12, 2, (0, 1))
     offset = board.plan_add(spec)
