@@ -1,0 +1,17 @@
+"""Checks that need ranks: on one, two and three of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.torch.harness import checks_of, expect_passed
+
+pytestmark = pytest.mark.timeout(150)
+
+OPS = "tests.torch.checks_ops"
+
+
+@pytest.mark.parametrize("name", checks_of(OPS))
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_operations(size: int, name: str) -> None:
+    expect_passed(size, OPS, name)
