@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 
-__all__ = ["__version__", "run"]  # noqa: F822
+__all__ = ["__version__", "run"]
 
 __version__ = "0.1.0"
 

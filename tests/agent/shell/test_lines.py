@@ -1,8 +1,8 @@
 """Prefixes, line ends, broken UTF-8, and the tail of a stream."""
 
+from horovod.agent.lines import LinePrefixer, Tail
 from hypothesis import given
 from hypothesis import strategies as st
-from horovod.agent.lines import LinePrefixer, Tail
 
 
 def prefixed(*pieces: bytes) -> str:
