@@ -1,7 +1,8 @@
 """Converts between messages and the frozen dataclasses of the cores, by equal names.
 
-A core knows nothing of protobuf: its events and commands have the field names of the messages.  ``wrap`` puts a dataclass into the
-oneof of an envelope (field name = snake case of the class name), ``unwrap`` takes it out.
+A core knows nothing of protobuf: its events and commands have the field names of the messages.  ``wrap`` puts a dataclass into
+the oneof of an envelope (field name = snake case of the class name), ``unwrap`` takes it out.  How a pair of classes is converted
+is worked out once and kept: a job announces thousands of tensors.
 """
 
 from __future__ import annotations
@@ -9,30 +10,31 @@ from __future__ import annotations
 import dataclasses
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from google.protobuf.message import Message
 
+__all__ = ["by_field", "fill", "read", "snake", "unwrap", "wrap"]
+
 T = TypeVar("T")
+Writer = Callable[[Message, Any], None]
+Reader = Callable[[Any], Any]
 
 
 def fill(message: Message, value: Any) -> None:
     """Copies every field of the dataclass that the message has; fields that it does not have stay behind."""
-    names = _message_fields(type(message))
-    for field in dataclasses.fields(value):
-        if field.name in names:
-            _set(message, field.name, getattr(value, field.name))
+    for name, write in _writers(type(value), type(message)):
+        write(message, getattr(value, name))
 
 
 def read(kind: type[T], message: Message, **extra: Any) -> T:
     """A dataclass from a message; ``extra`` gives the fields that the message does not have."""
-    names = _message_fields(type(message))
-    hints = _hints(kind)
-    values = {name: _get(hints[name], getattr(message, name)) for name in hints if name in names and name not in extra}
-    return kind(**values, **extra)
+    values = {name: convert(getattr(message, name)) for name, convert in _readers(kind, type(message))}
+    values.update(extra)
+    return kind(**values)
 
 
 def wrap(envelope: Message, value: Any) -> None:
@@ -64,64 +66,101 @@ def snake(name: str) -> str:
 
 
 @cache
-def _message_fields(kind: type[Message]) -> frozenset[str]:
-    return frozenset(field.name for field in kind.DESCRIPTOR.fields)
-
-
-@cache
 def _hints(kind: type[Any]) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
-def _set(message: Message, name: str, value: Any) -> None:
+# ---- to messages
+
+
+@cache
+def _writers(kind: type[Any], message: type[Message]) -> tuple[tuple[str, Writer], ...]:
+    fields = message.DESCRIPTOR.fields_by_name
+    return tuple(
+        (field.name, _writer(field.name, fields[field.name], _hints(kind)[field.name]))
+        for field in dataclasses.fields(kind)
+        if field.name in fields
+    )
+
+
+def _writer(name: str, field: Any, hint: Any) -> Writer:
+    inner = _plain(hint)
+    if get_origin(inner) in (dict, Mapping) or inner in (dict, Mapping):
+        return lambda message, value: getattr(message, name).update(value)
+    if get_origin(inner) is tuple:
+        return _list_writer(name, field.message_type is not None)
+    if field.message_type is not None:
+        return lambda message, value: _write_message(getattr(message, name), value)
+    if isinstance(inner, type) and issubclass(inner, IntEnum):
+        return lambda message, value: setattr(message, name, int(value))
+    return lambda message, value: setattr(message, name, value)
+
+
+def _list_writer(name: str, of_messages: bool) -> Writer:
+    def write(message: Message, values: Any) -> None:
+        target = getattr(message, name)
+        if not of_messages:
+            target.extend(values)
+            return
+        for value in values:
+            _write_message(target.add(), value)
+
+    return write
+
+
+def _write_message(message: Any, value: Any) -> None:
     if value is None:
         return
+    message.SetInParent()
     if dataclasses.is_dataclass(value):
-        target = getattr(message, name)
-        target.SetInParent()
-        fill(target, value)
-    elif isinstance(value, Mapping):
-        getattr(message, name).update(value)
-    elif isinstance(value, (tuple, list)):
-        _extend(getattr(message, name), value)
-    else:
-        setattr(message, name, int(value) if isinstance(value, IntEnum) else value)
+        fill(message, value)
+    else:  # a tuple of numbers stands for a message with one repeated field, e.g. Shape
+        getattr(message, _only_field(type(message))).extend(value)
 
 
-def _extend(target: Any, values: Any) -> None:
-    if hasattr(target, "add"):
-        for value in values:
-            _fill_item(target.add(), value)
-    else:
-        target.extend(values)
+# ---- from messages
 
 
-def _fill_item(item: Message, value: Any) -> None:
-    # A tuple of numbers stands for a message with one repeated field, e.g. Shape.
-    if dataclasses.is_dataclass(value):
-        fill(item, value)
-    else:
-        (name,) = _message_fields(type(item))
-        getattr(item, name).extend(value)
+@cache
+def _readers(kind: type[Any], message: type[Message]) -> tuple[tuple[str, Reader], ...]:
+    fields = message.DESCRIPTOR.fields_by_name
+    return tuple((name, _reader(hint)) for name, hint in _hints(kind).items() if name in fields)
 
 
-def _get(hint: Any, value: Any) -> Any:
-    origin = get_origin(hint)
-    if origin in (Union, types.UnionType):
-        hint = next(choice for choice in get_args(hint) if choice is not type(None))
-        origin = get_origin(hint)
+@cache
+def _reader(hint: Any) -> Reader:
+    inner = _plain(hint)
+    origin = get_origin(inner)
     if origin is tuple:
-        inner = get_args(hint)[0]
-        return tuple(_get(inner, item) for item in (value if not isinstance(value, Message) else _only(value)))
+        convert = _item_reader(get_args(inner)[0])
+        return lambda values: tuple(map(convert, values)) if convert is not None else tuple(values)
     if origin in (dict, Mapping):
-        return dict(value)
-    if dataclasses.is_dataclass(hint):
-        return read(hint, value)  # type: ignore[arg-type]
-    if isinstance(hint, type) and issubclass(hint, IntEnum):
-        return hint(value)
+        return dict
+    if dataclasses.is_dataclass(inner):
+        return lambda value: read(inner, value)  # type: ignore[arg-type]
+    if isinstance(inner, type) and issubclass(inner, IntEnum):
+        return inner
+    return _same
+
+
+def _item_reader(hint: Any) -> Reader | None:
+    if get_origin(hint) is tuple:
+        return lambda value: tuple(getattr(value, _only_field(type(value))))
+    convert = _reader(hint)
+    return None if convert is _same else convert
+
+
+def _same(value: Any) -> Any:
     return value
 
 
-def _only(message: Message) -> Any:
-    (name,) = _message_fields(type(message))
-    return getattr(message, name)
+def _plain(hint: Any) -> Any:
+    if get_origin(hint) in (Union, types.UnionType):
+        return next(choice for choice in get_args(hint) if choice is not type(None))
+    return hint
+
+
+@cache
+def _only_field(message: type[Message]) -> str:
+    (field,) = message.DESCRIPTOR.fields
+    return str(field.name)
