@@ -1,0 +1,71 @@
+"""Wrong calls and failing ranks: an error that names the culprit, everywhere, in bounded time."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.multi.conftest import RunRanks
+
+TEXTS = {
+    "dtype": "Mismatched data types",
+    "shape": "Mismatched ALLREDUCE tensor shapes",
+    "op": "Mismatched reduction operation",
+    "prescale": "Mismatched prescale and/or postscale factors",
+    "postscale": "Mismatched prescale and/or postscale factors",
+    "root": "Mismatched BROADCAST root ranks",
+    "device": "Mismatched ALLREDUCE CPU/GPU device selection",
+    "kind": "Mismatched operations",
+}
+
+
+@pytest.mark.parametrize("field", list(TEXTS))
+def test_mismatch(run_ranks: RunRanks, field: str) -> None:
+    run = run_ranks(2, "mismatch", field)
+    first = [line for line in run.ranks[0] if line.startswith("error: ")]
+    assert TEXTS[field] in first[0]
+    assert first == [line for line in run.ranks[1] if line.startswith("error: ")]
+
+
+def test_rank_raises(run_ranks: RunRanks) -> None:
+    run = run_ranks(2, "fails", "raise", ok=False)
+    assert run.code == 1
+    assert "RuntimeError: on purpose" in run.said(1)
+    assert "ShutDownError" in run.said(0)
+
+
+@pytest.mark.parametrize(("how", "code"), [("exit", None), ("exit code", 7), ("kill", 137)])
+def test_rank_dies(run_ranks: RunRanks, how: str, code: int | None) -> None:
+    run = run_ranks(3, "fails", how, ok=False)
+    assert run.code == code if code else run.code != 0, run.output
+    for rank in (0, 1):
+        assert run.said(rank).count("RankLostError") == 2, run.output
+        assert "Rank 2" in run.said(rank)
+
+
+def test_rank_is_killed_inside_a_round(run_ranks: RunRanks) -> None:
+    run = run_ranks(2, "killed_inside_a_round", ok=False)
+    assert run.code == 137, run.output
+    assert "Rank 1" in run.said(0)
+
+
+def test_stopped_rank_is_warned_about_and_fails_at_the_limit(run_ranks: RunRanks) -> None:
+    limits = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "3"}
+    run = run_ranks(2, "fails", "stop", ok=False, **limits)
+    assert run.code != 0
+    assert "StalledError" in run.said(0), run.output
+    assert "stopped" in run.output
+
+
+def test_cycle_of_two_names_fails_after_the_grace(run_ranks: RunRanks) -> None:
+    run = run_ranks(2, "cycle", "no", HVD_DEADLOCK_GRACE_SECONDS="1")
+    for rank in (0, 1):
+        assert "allreduce.a" in run.said(rank)
+        assert "allreduce.b" in run.said(rank)
+
+
+def test_second_thread_that_submits_in_time_prevents_it(run_ranks: RunRanks) -> None:
+    run_ranks(2, "cycle", "yes", HVD_DEADLOCK_GRACE_SECONDS="1")
+
+
+def test_process_that_only_inherited_its_rank(run_ranks: RunRanks) -> None:
+    run_ranks(2, "stranger")
