@@ -13,7 +13,8 @@ it: the plan is dropped here and now, and the announcement says how many rounds 
 
 Fast path.  The shell may bind to ``live[key]`` by itself when the plan has no limit and nothing parked: it then sets
 ``op.plan``, ``op.round``, ``op.state``, adds to ``plan.ops`` and raises ``plan.next_round``; at the end it takes the
-operation out of ``plan.ops``, and reports Finished if the plan has got a limit meanwhile.
+operation out of ``plan.ops``, and reports Finished if the plan has got a limit meanwhile or the operation was parked
+(the board lets it go on as soon as the limit rises, the word Retire comes later).
 """
 
 from __future__ import annotations
@@ -137,18 +138,35 @@ class ClientCore:
         return []
 
     def _marked(self, event: Marked) -> list[Command]:
-        if event.plan.limit is not None:
-            return self._announce_anew([event.op]) + self._acknowledge(event.plan)
-        self._park(event.op, event.plan)
-        return []
+        op, plan = event.op, event.plan
+        if plan.limit is None:
+            self._park(op, plan)
+            return []
+        # All rounds below the limit are used, by zeros of the agent too while this rank had joined.
+        plan.next_round = max(plan.next_round, plan.limit)
+        self._forget_exhausted(plan)
+        return self._take_off(plan, [op])
 
     def _finished(self, event: Finished) -> list[Command]:
         op, plan = event.op, event.op.plan
+        if op.state is OperationState.PARKED and plan is not None:
+            self._went_on(op, plan)
         op.state = OperationState.GONE
         if plan is None:
             return []
         plan.ops.pop(op, None)
         return self._acknowledge(plan)
+
+    def _went_on(self, op: Operation, plan: Plan) -> None:
+        """The board's limit rose before Retire came: this operation, and those parked before it, had their rounds."""
+        if op not in plan.parked:
+            return
+        count = plan.parked.index(op) + 1
+        for parked in plan.parked[:count]:
+            parked.round, parked.state = plan.next_round, OperationState.BOUND
+            plan.ops[parked] = None
+            plan.next_round += 1
+        del plan.parked[:count]
 
     # ---- words from the agent
 
@@ -175,7 +193,7 @@ class ClientCore:
         plan = self.plans.get(event.plan)
         if plan is None:
             return [RetireAck((event.plan,))]
-        if plan.limit is not None:
+        if plan.limit is not None and plan.limit <= event.limit:
             return []
         plan.limit = event.limit
         beyond = tuple(op for op in plan.ops if op.round >= event.limit)
@@ -195,8 +213,16 @@ class ClientCore:
         room = 0 if plan.dropped else max(0, limit - plan.next_round)
         parked, plan.parked = plan.parked, []
         commands: list[Command] = [Bind(op, plan) for op in parked[:room]]
-        commands += self._announce_anew(parked[room:])
-        return commands if parked[:room] else commands + self._acknowledge(plan)
+        if parked[room:]:
+            return commands + self._take_off(plan, parked[room:])
+        return commands or self._acknowledge(plan)
+
+    def _take_off(self, plan: Plan, ops: Iterable[Operation]) -> list[Command]:
+        """Parked operations have their places on the board still: the plan is not let go before they are off."""
+        for op in ops:
+            op.plan, op.state = plan, OperationState.BOUND
+            plan.ops[op] = None
+        return [Unbind(plan, tuple(ops))]
 
     def _announce_anew(self, ops: Iterable[Operation]) -> list[Command]:
         """One announcement for each key; the others queue behind it."""
