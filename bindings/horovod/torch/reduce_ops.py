@@ -14,7 +14,7 @@ import torch
 
 from horovod.common.basics import HorovodBasics
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.types import CollectiveKind, ReduceOp
+from horovod.common.types import CollectiveKind, Op, ReduceOp
 from horovod.common.util import get_average_backwards_compatibility_fun, num_rank_is_power_2
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.dtypes import engine_dtype
@@ -41,6 +41,7 @@ _OPS = tuple(int(op) for op in ReduceOp)
 _strided = torch.strided
 
 # What the hot path finds: a signature and the bytes of its tensor.
+_HOT_CAPACITY = 4096
 _hot: dict[object, tuple[Any, int]] = {}
 
 
@@ -132,6 +133,81 @@ def _start(
 # ---- one tensor
 
 
+class _HotEntry:
+    """An asynchronous operation on the hot path: the engine writes straight to the result."""
+
+    __slots__ = ("_op", "_result")
+
+    def __init__(self, op: Op, result: torch.Tensor) -> None:
+        self._op = op
+        self._result = result
+
+    def poll(self) -> bool:
+        return self._op.poll()
+
+    def finish(self) -> torch.Tensor:
+        self._op.wait()
+        return self._result
+
+
+def _start_one(
+    tensor: torch.Tensor,
+    in_place: bool,
+    average: bool | None,
+    name: str | None,
+    op: int | None,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+) -> int:
+    """An asynchronous allreduce: hot when a call of this kind was made before, else everything is checked."""
+    if average is None:
+        chosen = _AVERAGE if op is None else op
+    else:
+        chosen = handle_average_backwards_compatibility(op, average)
+    key = (name, tensor.shape, tensor.dtype, chosen, prescale, postscale, process_set.process_set_id)
+    hot = _hot.get(key)
+    if hot is None or not (tensor.layout is _strided and is_direct(tensor)):
+        handle = start(*_start([tensor], in_place, None, name, chosen, (prescale, postscale), process_set, False))
+        _remember_hot(tensor, chosen, name, prescale, postscale, process_set, key)
+        return handle
+    signature, nbytes = hot
+    handle = handles.advance()
+    result = tensor if in_place else torch.empty_like(tensor, requires_grad=False)
+    submitted = require_client().reduce(
+        signature,
+        ((tensor.data_ptr(), result.data_ptr(), nbytes),),
+        blocking=False,
+        keep=(tensor, result),
+        name=None if name else f"allreduce.noname.{handle}",
+    )
+    if in_place:
+        increment_version(tensor)
+    handles.put(handle, _HotEntry(submitted, result))
+    return handle
+
+
+def _remember_hot(
+    tensor: torch.Tensor,
+    op: int,
+    name: str | None,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    key: object,
+) -> None:
+    """The next call of this kind will be hot, if the engine can work on such tensors directly."""
+    if not is_direct(tensor):
+        return
+    signature = make_signature(
+        CollectiveKind.ALLREDUCE, name, tensor.dtype, [tensor.shape], set_id_of(process_set),
+        op=op, prescale=prescale, postscale=postscale,
+    )  # fmt: skip
+    if len(_hot) >= _HOT_CAPACITY:
+        _hot.clear()
+    _hot[key] = (signature, tensor.nbytes)
+
+
 def allreduce_async(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -142,8 +218,7 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts a reduction into a new tensor; the handle for ``poll`` and ``synchronize``."""
-    factors = prescale_factor, postscale_factor
-    return start(*_start([tensor], False, average, name, op, factors, process_set, False))
+    return _start_one(tensor, False, average, name, op, prescale_factor, postscale_factor, process_set)
 
 
 def allreduce_async_(
@@ -156,8 +231,7 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts a reduction in place; the tensor must not be touched before ``synchronize``."""
-    factors = prescale_factor, postscale_factor
-    return start(*_start([tensor], True, average, name, op, factors, process_set, False))
+    return _start_one(tensor, True, average, name, op, prescale_factor, postscale_factor, process_set)
 
 
 def allreduce_(
@@ -180,7 +254,7 @@ def allreduce_(
         chosen = handle_average_backwards_compatibility(op, average)
     key = (name, tensor.shape, tensor.dtype, chosen, prescale_factor, postscale_factor, process_set.process_set_id)
     hot = _hot.get(key)
-    if hot is None or not (tensor.layout is _strided and tensor.is_cpu and tensor.is_contiguous()):
+    if hot is None or not (tensor.layout is _strided and is_direct(tensor)):
         return _reduce_slowly(tensor, chosen, name, prescale_factor, postscale_factor, process_set, key)
     signature, nbytes = hot
     handle = handles.advance()
@@ -208,14 +282,7 @@ def _reduce_slowly(
     """What the hot path leaves: everything is checked, and the next call of this kind will be hot."""
     entry, _ = _start([tensor], True, None, name, op, (prescale, postscale), process_set, False)
     entry.finish()
-    if is_direct(tensor):
-        signature = make_signature(
-            CollectiveKind.ALLREDUCE, name, tensor.dtype, [tensor.shape], set_id_of(process_set),
-            op=op, prescale=prescale, postscale=postscale,
-        )  # fmt: skip
-        if len(_hot) >= 4096:
-            _hot.clear()
-        _hot[key] = (signature, tensor.nbytes)
+    _remember_hot(tensor, op, name, prescale, postscale, process_set, key)
     return tensor
 
 
