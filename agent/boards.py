@@ -19,12 +19,16 @@ from horovod.agent.cores import available_cores
 from horovod.agent.helpers import Helpers, helper_count
 from horovod.agent.members import Member, process_state
 
-__all__ = ["BoardRoom"]
+__all__ = ["BoardRoom", "NoBoard"]
 
 _SPIN_NS = 50_000
 _SPIN_CROWDED_NS = 1_000  # more ranks than cores: who spins keeps the others from arriving
 _BELL_MS = 500
 _LOOKED_AT_ONCE = 2048
+
+
+class NoBoard(native.NativeError):
+    """There is no board: it could not be made."""
 
 
 @dataclass(slots=True)
@@ -84,15 +88,19 @@ class BoardRoom:
 
     def _require(self) -> _Room:
         if self._room is None:
-            raise RuntimeError("there is no board: the agent's core and its shell disagree")
+            raise NoBoard("there is no board")
         return self._room
 
     def create(self, members: Sequence[Member]) -> None:
         """Makes the board of an epoch."""
         self.close()
         count = len(members)
-        board = native.Board(count, _SPIN_NS if count <= available_cores() else _SPIN_CROWDED_NS)
         arenas = [os.dup(member.arena_fd) for member in members]
+        try:
+            board = native.Board(count, _SPIN_NS if count <= available_cores() else _SPIN_CROWDED_NS)
+        except native.NativeError:
+            close_all(arenas)
+            raise
         helpers = Helpers(board, arenas, helper_count(count, self._helpers_setting))
         self._room = _Room(board, list(members), arenas, helpers)
 

@@ -66,6 +66,7 @@ class OutputOptions:
     stderr: Target = field(default_factory=lambda: FileTarget(2))
     timestamps: bool = False
     directory: str = ""
+    speaker: str = "horovodrun"
 
     def prefix(self, rank: int, stream: str) -> Callable[[], str]:
         """The prefix of a line of this rank, as it is now."""
@@ -142,6 +143,11 @@ class RankStream:
     def closed(self) -> bool:
         """Whether the rank can write no more."""
         return self._descriptor < 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether all that was read is written."""
+        return self._backlog == 0
 
     def _resume(self) -> None:
         if not self._reading and not self.closed:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,19 +17,24 @@ from horovod.agent.processes import Ending, RankProcess, StartSpec
 
 __all__ = ["RankOptions", "RankTable"]
 
+log = logging.getLogger("horovod.agent")
+
 _LAST_LINES_S = 0.5
+# How long a pipe that nobody seems to write to may stay open after its rank is gone.
+_LINGER_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class RankOptions:
     """How ranks are run.  ``extra(rank)`` gives variables and descriptors that only this rank inherits.
 
-    ``raw_environment`` are variables that are no text and so can't travel in messages.
+    ``raw_environment`` are variables, ``raw_command`` is a command, that are no text and so can't travel in messages.
     """
 
     output: OutputOptions = field(default_factory=OutputOptions)
     grace_s: float = 5.0
     raw_environment: Mapping[str, str] = field(default_factory=dict)
+    raw_command: tuple[str, ...] = ()
     extra: Callable[[int], tuple[Mapping[str, str], tuple[int, ...]]] = lambda rank: ({}, ())
     width: int = 1
 
@@ -50,17 +57,15 @@ class RankTable:
         self._loop = asyncio.get_running_loop()
         self._writer = OutputWriter(self._loop)
         self._ranks: dict[int, _Rank] = {}
-        self._all_gone = asyncio.Event()
-        self._all_gone.set()
+        self._changed = asyncio.Event()
 
     def start(self, command: ev.StartProcess) -> None:
         """Starts a rank; what can't be started ends with a reason."""
         rank = command.rank
-        self._all_gone.clear()
         process = RankProcess(
-            lambda pid: self._post(ev.ProcessStarted(rank, pid)),
+            lambda pid: self._started(rank, pid),
             lambda ending: self._ended(rank, ending),
-            self._check_gone,
+            self._changed.set,
         )
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
@@ -75,7 +80,13 @@ class RankTable:
         environment = {**self._options.raw_environment, **command.environment, **variables}
         process.start(
             StartSpec(
-                command.command, environment, command.directory, self._options.grace_s, out_write, err_write, inherit
+                self._options.raw_command or command.command,
+                environment,
+                command.directory,
+                self._options.grace_s,
+                out_write,
+                err_write,
+                inherit,
             )
         )
         os.close(out_write)
@@ -102,8 +113,13 @@ class RankTable:
             lambda: self._stream_closed(rank, name),
         )
 
+    def _started(self, rank: int, pid: int) -> None:
+        log.info("Rank %d runs as process %d.", rank, pid)
+        self._post(ev.ProcessStarted(rank, pid))
+
     def _ended(self, rank: int, ending: Ending) -> None:
         """The report waits a little for the end of stderr: a leftover child may hold the pipe for longer."""
+        log.info("Rank %d has ended with code %d.", rank, ending.code)
         self._ranks[rank].ending = ending
         if self._ranks[rank].stderr.closed:
             self._tell(rank)
@@ -114,7 +130,7 @@ class RankTable:
         entry = self._ranks.get(rank)
         if entry is not None and entry.ending is not None and name == "stderr":
             self._tell(rank)
-        self._check_gone()
+        self._changed.set()
 
     def _tell(self, rank: int) -> None:
         entry = self._ranks.get(rank)
@@ -124,10 +140,6 @@ class RankTable:
         ending = entry.ending
         text = entry.stderr.tail.text()
         self._post(ev.ProcessEnded(rank, ending.code, ending.signal, ending.start_error, text))
-
-    def _check_gone(self) -> None:
-        if all(e.process.gone and e.stdout.closed and e.stderr.closed for e in self._ranks.values()):
-            self._all_gone.set()
 
     def end(self, rank: int, kill: bool) -> None:
         """Ends a rank's tree."""
@@ -143,19 +155,17 @@ class RankTable:
         for rank in self._ranks:
             self.end(rank, kill)
 
-    async def wait_gone(self, timeout_s: float) -> bool:
-        """Waits until no process and no open pipe is left; False after that time."""
-        try:
-            await asyncio.wait_for(self._all_gone.wait(), timeout_s)
-        except asyncio.TimeoutError:
-            return False
-        return True
+    def say(self, text: str) -> None:
+        """A line of the agent itself, between the lines of ranks."""
+        output = self._options.output
+        self._writer.put(output.stderr, f"{output.speaker}: {text}\n".encode(), lambda _count, _taken: None)
 
     async def close(self, drain_s: float | None) -> None:
-        """Ends what is left, and writes out what was read (for at most that long)."""
-        if not await self.wait_gone(self._options.grace_s + 2):
+        """Ends what is left, and writes out what the ranks wrote (for at most that long)."""
+        if not await self._until(self._processes_gone, self._options.grace_s + 2):
             self.end_all(kill=True)
-            await self.wait_gone(5)
+            await self._until(self._processes_gone, 5)
+        await self._read_rest(drain_s)
         for entry in self._ranks.values():
             entry.stdout.close()
             entry.stderr.close()
@@ -164,3 +174,31 @@ class RankTable:
                 for descriptor in entry.files:
                     os.close(descriptor)
         self._ranks.clear()
+
+    def _processes_gone(self) -> bool:
+        return all(entry.process.gone for entry in self._ranks.values())
+
+    def _streams(self) -> list[RankStream]:
+        return [stream for entry in self._ranks.values() for stream in (entry.stdout, entry.stderr)]
+
+    async def _read_rest(self, limit_s: float | None) -> None:
+        """Reads the pipes to their end.  A slow console is waited for; a pipe that somebody else keeps open is not."""
+        end = time.monotonic() + limit_s if limit_s is not None else float("inf")
+        quiet_since = time.monotonic()
+        while not await self._until(lambda: all(stream.closed for stream in self._streams()), 0.1):
+            now = time.monotonic()
+            if not all(stream.idle for stream in self._streams()):
+                quiet_since = now
+            if now - quiet_since > _LINGER_S or now > end:
+                return
+
+    async def _until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Waits for a change that makes the condition true; False after that time."""
+        end = time.monotonic() + timeout_s
+        while not condition():
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), max(0.0, end - time.monotonic()))
+            except asyncio.TimeoutError:
+                return condition()
+        return True

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from horovod import native
-from horovod.agent.boards import BoardRoom
+from horovod.agent.boards import BoardRoom, NoBoard
 from horovod.agent.connections import Connection, WorkerServer
 from horovod.agent.core import AgentCore, AgentInfo
 from horovod.agent.core import events as ev
@@ -49,10 +49,9 @@ class AgentOptions:
 
 @dataclass(frozen=True, slots=True)
 class AgentOutputs:
-    """Who listens to an agent: the coordinator, a person, and whoever must know of an error inside the agent."""
+    """Who listens to an agent: the coordinator, and whoever must know of an error inside the agent."""
 
     report: Callable[[control_pb2.AgentReport], None]
-    show: Callable[[str], None]
     broken: Callable[[BaseException], None]
 
 
@@ -182,7 +181,7 @@ class AgentShell:
         elif isinstance(command, ev.EndProcess):
             self._ranks.end(command.rank, command.kill)
         elif isinstance(command, ev.Show):
-            self._outputs.show(command.text)
+            self._ranks.say(command.text)
         elif isinstance(command, ev.CloseConnection):
             self._close_connection(command)
         elif not isinstance(command, ev.JobOver):
@@ -195,7 +194,10 @@ class AgentShell:
             return  # its end is an event that waits
         message = worker_pb2.AgentMessage()
         wrap(message, command.body)
-        connection.send(message, self._boards.descriptors if isinstance(command.body, v.Welcome) else ())
+        try:
+            connection.send(message, self._boards.descriptors if isinstance(command.body, v.Welcome) else ())
+        except NoBoard:
+            connection.close("there is no board")
 
     def _close_connection(self, command: ev.CloseConnection) -> None:
         connection = self._server.connections.get(command.connection)
@@ -206,10 +208,11 @@ class AgentShell:
     def _on_board(self, command: ev.Command) -> ev.Event | None:
         try:
             return self._board_command(command)
+        except NoBoard:
+            return None  # the error that led to this was told
         except native.NativeError as error:
             # Shared memory is exhausted or damaged: nothing on this board can be relied on any more.
-            text = f"The shared memory of host {self.core.info.host} can't be used any more: {error}."
-            self._outputs.show(text)
+            self._ranks.say(f"The shared memory of host {self.core.info.host} can't be used any more: {error}.")
             self._ranks.end_all(kill=False)
             return None
 

@@ -23,7 +23,7 @@ from horovod.runner import memory_files
 from horovod.runner.environment import inherited
 from horovod.runner.hosts import HostInfo, local_slots, parse_host_files, parse_hosts
 from horovod.runner.job import Job, JobSpec
-from horovod.runner.launch import coordinator_config, output_directory, say, start_logging
+from horovod.runner.launch import coordinator_config, output_directory, start_logging
 from horovod.runner.report import EXIT_TEXT, JobResult, failure_text, write_record
 from horovod.runner.settings import UsageProblem
 
@@ -185,9 +185,11 @@ def _spec(call: _Call, where: _Where, slots: int, files: _Files) -> JobSpec:
         slots=slots,
         config=coordinator_config(environment, where.start_timeout),
         output=OutputOptions(
-            _console(sys.stdout, 1), _console(sys.stderr, 2), directory=output_directory(where.output_filename)
+            _console(sys.stdout, 1),
+            _console(sys.stderr, 2),
+            directory=output_directory(where.output_filename),
+            speaker="horovod.run",
         ),
-        show=say,
         extra=files.extra,
         helpers=environment.get("HVD_HELPERS", ""),
     )

@@ -6,7 +6,6 @@ Whatever happens in here, the ranks are gone, and their output is written, befor
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
 import time
@@ -40,7 +39,6 @@ class JobSpec:
     slots: int = 0
     config: Config = field(default_factory=Config)
     output: OutputOptions = field(default_factory=OutputOptions)
-    show: Callable[[str], None] = lambda text: None
     extra: Callable[[int], tuple[Mapping[str, str], tuple[int, ...]]] = lambda rank: ({}, ())
     helpers: str = ""
 
@@ -57,18 +55,27 @@ class Job:
         self._cancelled = False
         handlers = Handlers(order=lambda _agent, order: self._agent.order(order), job_ended=self._ended)
         self._coordinator = EmbeddedCoordinator(spec.config, time.monotonic, handlers)
-        text, raw = _split(spec.environment)
-        self._environment = text
-        ranks = RankOptions(spec.output, spec.config.grace_s, raw, spec.extra, len(str(spec.size - 1)))
+        self._environment, raw = _split(spec.environment)
+        raw_command = () if all(map(_is_text, spec.command)) else spec.command
+        ranks = RankOptions(
+            output=spec.output,
+            grace_s=spec.config.grace_s,
+            raw_environment=raw,
+            raw_command=raw_command,
+            extra=spec.extra,
+            width=len(str(spec.size - 1)),
+        )
         options = AgentOptions(_AGENT, socket.gethostname(), max(spec.slots, spec.size), ranks, spec.helpers)
-        self._agent = AgentShell(options, AgentOutputs(self._tell, spec.show, self._broken))
+        self._agent = AgentShell(options, AgentOutputs(self._tell, self._broken))
 
     async def run(self) -> JobResult:
         """Runs it to its end."""
         ticker = self._loop.create_task(self._tick())
         try:
             self._agent.start()
-            self._tell(JobSubmitted(self._spec.size, self._spec.command, self._environment, os.getcwd()))
+            command = tuple(word.encode(errors="replace").decode() for word in self._spec.command)
+            # No directory: ranks inherit the launcher's, whatever its name is.
+            self._tell(JobSubmitted(self._spec.size, command, self._environment))
             return await self._result
         finally:
             ticker.cancel()
@@ -124,13 +131,17 @@ def _split(environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, st
     text: dict[str, str] = {}
     raw: dict[str, str] = {}
     for name, value in environment.items():
-        try:
-            (name + value).encode()
-        except UnicodeEncodeError:
-            raw[name] = value
-        else:
-            text[name] = value
+        (text if _is_text(name + value) else raw)[name] = value
     return text, raw
+
+
+def _is_text(value: str) -> bool:
+    """Whether it is UTF-8; other bytes of the command line and the environment come as surrogates."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 async def run_job(spec: JobSpec) -> JobResult:
@@ -139,14 +150,18 @@ async def run_job(spec: JobSpec) -> JobResult:
 
 
 async def run_job_with_signals(spec: JobSpec) -> JobResult:
-    """The same for a program of its own: SIGINT, SIGTERM and SIGHUP end the job, a second one at once."""
+    """The same for a program of its own: SIGINT, SIGTERM and SIGHUP end the job, a second one at once.
+
+    A signal that is ignored (by nohup, or in the background of a script) stays ignored.
+    """
     loop = asyncio.get_running_loop()
     job = Job(spec)
-    for number in _SIGNALS:
+    heeded = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in heeded:
         reason = f"The launcher was ended by {number.name}."
         loop.add_signal_handler(number, job.cancel, 128 + number, reason)
     try:
         return await job.run()
     finally:
-        for number in _SIGNALS:
+        for number in heeded:
             loop.remove_signal_handler(number)

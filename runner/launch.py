@@ -55,7 +55,11 @@ def _run(arguments: argparse.Namespace) -> int:
     for note in [*notes_of(arguments), *environment_notes()]:
         say(note)
     spec = job_spec(arguments, environment)
-    result = asyncio.run(run_job_with_signals(spec))
+    try:
+        result = asyncio.run(run_job_with_signals(spec))
+    except Exception as error:
+        log.exception("The launcher itself failed.")
+        result = JobResult(1, f"The launcher itself failed: {error!r}. Please report this.")
     if result.code != 0:
         report(result, spec.output.directory)
     return result.code
@@ -73,7 +77,6 @@ def job_spec(arguments: argparse.Namespace, environment: Mapping[str, str]) -> J
             timestamps=bool(arguments.prefix_output_with_timestamp),
             directory=output_directory(arguments.output_filename),
         ),
-        show=say,
         helpers=environment.get("HVD_HELPERS", ""),
     )
 

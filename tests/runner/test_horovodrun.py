@@ -72,6 +72,12 @@ def test_options_that_are_not_given_leave_no_trace_and_preset_values_survive() -
     assert names.strip() == str([f"HOROVOD_{name}" for name in known] + ["HVD_SLOT_NONCE"])
 
 
+def test_arguments_that_are_no_text_reach_the_command() -> None:
+    code = "import os, sys; print(os.fsencode(sys.argv[1]))"
+    done = launch("-np", "1", *python(code), os.fsdecode(b"a\xffb"))
+    assert done.stdout == "[0]<stdout>:b'a\\xffb'\n"
+
+
 def test_more_ranks_than_cores() -> None:
     done = launch("-np", "9", "sh", "-c", "echo $HOROVOD_LOCAL_RANK")
     assert lines(done.stdout) == [f"[{rank}]<stdout>:{rank}" for rank in range(9)]
@@ -225,6 +231,47 @@ def test_a_second_signal_hurries() -> None:
     assert until(lambda: not marked(mark))
     launcher.stdout.close()
     launcher.stderr.close()
+
+
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    launcher = subprocess.Popen(
+        [
+            "sh",
+            "-c",
+            "trap '' HUP INT; exec \"$@\"",
+            "sh",
+            *LAUNCHER,
+            "-np",
+            "1",
+            "sh",
+            "-c",
+            "echo up; sleep 0.5; echo end",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    assert launcher.stdout is not None
+    assert "up" in launcher.stdout.readline()
+    launcher.send_signal(signal.SIGHUP)
+    launcher.send_signal(signal.SIGINT)
+    assert "end" in launcher.stdout.readline()
+    assert launcher.wait(20) == 0
+    launcher.stdout.close()
+
+
+def test_verbose_tells_what_the_launcher_does() -> None:
+    done = launch("-np", "1", "--verbose", "true")
+    assert "Rank 0 runs as process" in done.stderr
+    assert "Rank 0 has ended with code 0" in done.stderr
+
+
+def test_notes_are_said_once_by_the_launcher() -> None:
+    done = launch("-np", "2", "--cycle-time-ms", "3", "true", extra={"HOROVOD_GPU_ALLREDUCE": "NCCL"})
+    assert [line.split(":")[1].strip() for line in done.stderr.splitlines()] == [
+        "--cycle-time-ms",
+        "HOROVOD_GPU_ALLREDUCE=NCCL",
+    ]
 
 
 def test_a_stopped_rank_dies_too() -> None:

@@ -130,6 +130,15 @@ time.sleep(60)
     assert "killed by signal 9" in err
 
 
+def test_ranks_that_never_come_end_the_start_in_time(tmp_path: Path) -> None:
+    code = "hvd = train() if rank == 0 else time.sleep(60)"
+    script = tmp_path / "job.py"
+    script.write_text(PRELUDE + code)
+    done = launch("-np", "2", "--start-timeout", "1", sys.executable, str(script))
+    assert done.returncode == 1
+    assert "Rank 1" in done.stderr or "rank 1" in done.stderr
+
+
 @pytest.mark.parametrize("helpers", ["0", "2"])
 def test_helpers_come_and_go_with_epochs(tmp_path: Path, helpers: str) -> None:
     code = """
