@@ -150,6 +150,8 @@ def check_duplicate_name() -> None:
     hvd.barrier()
     if hvd.rank() > 0:
         first = hvd.allreduce_async(torch.ones(3), name="twice")
+        with pytest.raises(ValueError, match="split"):  # a refused call here too: it advances automatic names
+            hvd.alltoall(torch.ones(3), [-1])
     assert torch.equal(hvd.synchronize(first), torch.ones(3))
 
 
