@@ -142,7 +142,9 @@ class Rank:
     def __init__(self, rank: int = 0, size: int = 2) -> None:
         self.engine = FakeEngine()
         self.session = FakeSession()
-        self.process = SimpleNamespace(client=None, trim=lambda keep: None, drop_session=lambda: None)
+        self.process = SimpleNamespace(
+            client=None, arena_range=(0, 0), trim=lambda keep: None, drop_session=lambda: None
+        )
         welcome = worker_pb2.Welcome(
             epoch=1, rank=rank, size=size, local_rank=rank, local_size=size, cross_rank=0, cross_size=1,
             homogeneous=True,

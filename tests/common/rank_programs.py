@@ -261,6 +261,28 @@ def fork() -> None:
     op.wait()
 
 
+def trims() -> None:
+    """Staging memory goes back to the system when it was not needed for a while; what lives in the arena stays."""
+
+    def arena_bytes() -> int:
+        return os.fstat(client()._process.arena.fd).st_blocks * 512  # type: ignore[attr-defined]
+
+    kept = np.frombuffer(client().alloc(4 << 20), np.float32)
+    kept[:] = 7
+    for _ in range(2):
+        reduce_start([mine(8 << 20)], "large").wait()
+    assert arena_bytes() > 32 << 20
+    client().idle()  # type: ignore[attr-defined]
+    assert arena_bytes() > 32 << 20, "memory that may be needed again was given back"
+    for _ in range(3):
+        reduce_start([kept], "in the arena").wait()
+    barrier()
+    client().idle()  # type: ignore[attr-defined]
+    assert arena_bytes() < 8 << 20, arena_bytes()
+    assert (kept == 7 * hvd.size() ** 3).all()
+    assert (allreduce(mine(8 << 20), "large") == total()).all()
+
+
 def names() -> None:
     """A new name each step: the tables stay as small as the agent keeps them."""
     for step in range(300):

@@ -41,6 +41,8 @@ from horovod.proto import worker_pb2
 __all__ = ["AgentClient"]
 
 _SMALL_BYTES = 64 << 10  # copied in under the lock; larger asynchronous payloads are staged before it is taken
+_GONE = OperationState.GONE
+_BOUND = OperationState.BOUND
 _LEAVE_S = 10.0
 
 
@@ -77,7 +79,7 @@ class AgentClient(EpochMember):
             if plan is None:
                 self._submit(op, lambda engine, tag: engine.reduce(buffers, blocking, tag))
         else:
-            self._staged_bytes += sum(buffer[2] for buffer in buffers)
+            self._count_staged(buffers[0][0] if buffers else 0, sum(buffer[2] for buffer in buffers))
             self._submit(op, lambda engine, tag: engine.reduce(buffers, blocking, tag))
         if blocking:
             op.wait()
@@ -97,7 +99,7 @@ class AgentClient(EpochMember):
         if status == MARKED:
             self._run(self._core.handle(Marked(op, plan)))
             return True
-        op.plan, op.round, op.state = plan, plan.next_round, OperationState.BOUND
+        op.plan, op.round, op.state = plan, plan.next_round, _BOUND
         plan.next_round += 1
         plan.ops[op] = None
         return True
@@ -113,9 +115,14 @@ class AgentClient(EpochMember):
     ) -> AgentPullOp:
         """Submits an ALLGATHER, BROADCAST, ALLTOALL or REDUCESCATTER."""
         op = AgentPullOp(self, signature, name or signature.name, keep)
-        self._staged_bytes += sum(buffer[1] for buffer in buffers)
+        self._count_staged(buffers[0][0] if buffers else 0, sum(buffer[1] for buffer in buffers))
         self._submit(op, lambda engine, tag: engine.pull(buffers, meta, tag))
         return op
+
+    def _count_staged(self, address: int, nbytes: int) -> None:
+        """What the next seconds may need again; payloads in the arena are not staged."""
+        if not self._arena_start <= address < self._arena_end:
+            self._staged_bytes += nbytes
 
     def _submit(self, op: AgentOp, stage: Callable[[Engine, int], int]) -> None:
         """The general path: checks, staging outside the lock, then the core decides."""
@@ -184,10 +191,10 @@ class AgentClient(EpochMember):
             op.keep = None
             op.failure = op.failure or failure
             plan = op.plan
-            if plan is None or plan.limit is not None:
+            if plan is None or plan.limit is not None or op.state is OperationState.PARKED:
                 self._run(self._core.handle(Finished(op)))
             else:
-                op.state = OperationState.GONE
+                op.state = _GONE
                 plan.ops.pop(op, None)
 
     def error(self, op: AgentOp) -> Exception:

@@ -27,7 +27,7 @@ from horovod.common.core.events import (
     Unbind,
     Unbound,
 )
-from horovod.common.engine import CANCELLED, CLOSED, FAILED, MARKED, OK, Engine, status_text
+from horovod.common.engine import CANCELLED, CLOSED, FAILED, INVALID, MARKED, OK, Engine, status_text
 from horovod.common.exceptions import AgentLostError, EngineError, ErrorKind, error_of_kind
 from horovod.common.operations import AgentOp
 from horovod.common.process import Membership, Process
@@ -69,6 +69,7 @@ class EpochMember:
         self._ended = threading.Event()
         self._inside = 0
         self._gone = ""
+        self._arena_start, self._arena_end = process.arena_range
         self._staged_bytes = 0
         self._commands: dict[type, Callable[[Any], None]] = {
             Announce: self._do_announce,
@@ -95,6 +96,9 @@ class EpochMember:
             self._run(self._core.handle(Bound(op, plan, round_number)))
         elif status == MARKED:
             self._run(self._core.handle(Marked(op, plan)))
+        elif status == INVALID and op.state is OperationState.PARKED:
+            # It went on by itself and the engine is through with it; its waiter is about to say so.
+            self._run(self._core.handle(Bound(op, plan, plan.next_round)))
         else:
             kind, text = self._failure(op, status) if status not in (CLOSED, FAILED) else self._end_of_epoch(status, 0)
             self._do_fail(FailOp(op, kind, text))
@@ -139,7 +143,8 @@ class EpochMember:
             elif kind in ("joined", "process_set_ready", "process_set_removed"):
                 self._answered(message)
             elif kind == "warning":
-                _log.warning("%s", message.warning.text)
+                warning: Any = message.warning  # type checkers take the message class for the builtin of its name
+                _log.warning("%s", warning.text)
         return bool(kind != "closed")
 
     def _refused(self, refused: worker_pb2.Refused) -> None:

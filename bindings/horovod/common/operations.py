@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from horovod.common.core import Operation, Signature
+from horovod.common.core import Operation, OperationState, Signature
 from horovod.common.engine import OK, PENDING, Engine, status_text
 from horovod.common.exceptions import EngineError, UsageError
 from horovod.common.types import Copy
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AgentOp", "AgentPullOp"]
 
+_NEW = OperationState.NEW
 _SLICE_MS = 100  # the longest time without handling a signal
 
 
@@ -28,7 +29,13 @@ class AgentOp(Operation):
     __slots__ = ("client", "failure", "handle", "keep", "over")
 
     def __init__(self, client: AgentClient, signature: Signature, name: str, keep: object) -> None:
-        super().__init__(signature, name)
+        # Written out, not left to the base class: this runs for every operation.
+        self.signature = signature
+        self.name = name
+        self.plan = None
+        self.round = -1
+        self.request = 0
+        self.state = _NEW
         self.client = client
         self.handle = 0
         self.keep = keep

@@ -55,8 +55,8 @@ class Process:
     """The one object of a process that outlives epochs."""
 
     def __init__(self, arena_bytes: int) -> None:
-        self.arena_bytes = arena_bytes
         self.arena: Any = _make_arena(arena_bytes)
+        self.arena_range: tuple[int, int] = (self.arena.base, self.arena.base + self.arena.nbytes)
         self.session: Session | None = None
         self.address = ""
         self.generation = 0
@@ -125,7 +125,7 @@ def _hello(settings: Settings, process: Process, sets: Sequence[Sequence[int]]) 
             rank=settings.rank,
             pid=os.getpid(),
             generation=process.generation + 1,
-            arena_bytes=process.arena_bytes,
+            arena_bytes=process.arena.nbytes,
             process_sets=[worker_pb2.ProcessSet(ranks=ranks) for ranks in sets],
             dynamic_process_sets=settings.dynamic_process_sets,
         )
