@@ -1,4 +1,4 @@
-"""The coordinator inside another process: messages in, messages out, no network.  ``horovodrun`` uses it for one host."""
+"""The coordinator inside another process: messages in, messages out, no network.  ``horovodrun`` uses it so."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Converts between messages and the frozen dataclasses of the cores, by equal names.
 
-A core knows nothing of protobuf: its events and commands have the field names of the messages.  ``wrap`` puts a dataclass into
-the oneof of an envelope (field name = snake case of the class name), ``unwrap`` takes it out.  How a pair of classes is converted
-is worked out once and kept: a job announces thousands of tensors.
+A core knows nothing of protobuf: its events and commands have the field names of the messages.  ``wrap`` puts a
+dataclass into the oneof of an envelope (field name = snake case of the class name), ``unwrap`` takes it
+out.  How a pair of classes is converted is worked out once and kept: a job announces thousands of tensors.
 """
 
 from __future__ import annotations
@@ -13,13 +13,21 @@ import types
 from collections.abc import Callable, Mapping
 from enum import IntEnum
 from functools import cache
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from google.protobuf.message import Message
 
 __all__ = ["by_field", "fill", "read", "snake", "unwrap", "wrap"]
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _memoized(function: F) -> F:
+    # functools.cache alone would type every argument as Hashable, which mypy doesn't take classes for.
+    return cast(F, cache(function))
+
+
 Writer = Callable[[Message, Any], None]
 Reader = Callable[[Any], Any]
 
@@ -59,13 +67,13 @@ def by_field(*kinds: type[Any]) -> dict[str, type[Any]]:
     return {snake(kind.__name__): kind for kind in kinds}
 
 
-@cache
+@_memoized
 def snake(name: str) -> str:
     """``PlanReady`` -> ``plan_ready``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
-@cache
+@_memoized
 def _hints(kind: type[Any]) -> dict[str, Any]:
     return get_type_hints(kind)
 
@@ -73,7 +81,7 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
 # ---- to messages
 
 
-@cache
+@_memoized
 def _writers(kind: type[Any], message: type[Message]) -> tuple[tuple[str, Writer], ...]:
     fields = message.DESCRIPTOR.fields_by_name
     return tuple(
@@ -121,13 +129,13 @@ def _write_message(message: Any, value: Any) -> None:
 # ---- from messages
 
 
-@cache
+@_memoized
 def _readers(kind: type[Any], message: type[Message]) -> tuple[tuple[str, Reader], ...]:
     fields = message.DESCRIPTOR.fields_by_name
     return tuple((name, _reader(hint)) for name, hint in _hints(kind).items() if name in fields)
 
 
-@cache
+@_memoized
 def _reader(hint: Any) -> Reader:
     inner = _plain(hint)
     origin = get_origin(inner)
@@ -160,7 +168,7 @@ def _plain(hint: Any) -> Any:
     return hint
 
 
-@cache
+@_memoized
 def _only_field(message: type[Message]) -> str:
     (field,) = message.DESCRIPTOR.fields
     return str(field.name)

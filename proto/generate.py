@@ -1,7 +1,7 @@
-"""Makes the Python modules of the .proto files, or checks that they are current: ``python proto/generate.py [--check]``.
+"""Makes the Python modules of the .proto files, or checks that they are current: ``python proto/generate.py --check``.
 
-An old protoc is used on purpose: its output imports with every protobuf from 3.20 to the newest, so that the package lives
-beside whatever a framework asks for.  The compiler comes from PyPI into a throw-away environment.
+An old protoc is used on purpose: its output imports with every protobuf from 3.20 to the newest, so that the
+package lives beside whatever a framework asks for.  The compiler comes from PyPI into a throw-away environment.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def compile_protos(directory: Path) -> dict[str, str]:
     subprocess.run([python, "-m", "pip", "install", "--quiet", *COMPILER], check=True)
     command = [python, "-m", "grpc_tools.protoc", f"-I{HERE}", f"--python_out={directory}", f"--pyi_out={directory}"]
     subprocess.run([*command, *(str(HERE / f"{name}.proto") for name in NAMES)], check=True)
-    return {f"{name}_pb2{end}": _packaged((directory / f"{name}_pb2{end}").read_text()) for name in NAMES for end in (".py", ".pyi")}
+    files = [f"{name}_pb2{end}" for name in NAMES for end in (".py", ".pyi")]
+    return {file: _packaged((directory / file).read_text()) for file in files}
 
 
 def _packaged(text: str) -> str:
@@ -39,7 +40,7 @@ def main(arguments: list[str]) -> int:
         made = compile_protos(Path(directory))
     stale = [name for name, text in made.items() if not (HERE / name).exists() or (HERE / name).read_text() != text]
     if "--check" in arguments:
-        print("generated modules are current" if not stale else f"run `make proto`, these are stale: {', '.join(stale)}")
+        print(f"run `make proto`, these are stale: {', '.join(stale)}" if stale else "generated modules are current")
         return 1 if stale else 0
     for name in stale:
         (HERE / name).write_text(made[name])

@@ -1,7 +1,7 @@
 """The coordinator: membership, jobs and epochs; hands everything inside an epoch to it.
 
-Owns the agents, the job and the current epoch.  Only it raises the epoch number.  It never touches clock, network or files: time is an
-argument, commands are returned.  Messages of an older epoch are dropped and counted.
+Owns the agents, the job and the current epoch.  Only it raises the epoch number.  It never touches clock, network or
+files: time is an argument, commands are returned.  Messages of an older epoch are dropped and counted.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from horovod.coordinator.core.commands import (
     Outbox,
     RankRejected,
     Registered,
+    Send,
     StartRanks,
     StopRanks,
     Warn,
 )
 from horovod.coordinator.core.config import Config
 from horovod.coordinator.core.epoch import Epoch
-from horovod.coordinator.core.job import Failure, Job, RankPhase, RankRecord, place_ranks
+from horovod.coordinator.core.job import Failure, Job, RankCause, RankPhase, RankRecord, place_ranks
 from horovod.coordinator.core.process_sets import SetCall, fault
 from horovod.coordinator.core.values import Error, ErrorKind, ProcessSet
 
@@ -63,9 +64,9 @@ class Coordinator:
             self._agent_lost(out, event, now)
         else:
             self._tick(out, now)
-        return out.commands
+        return [c for c in out.commands if not isinstance(c, Send) or c.agent in self.agents]
 
-    # ---- reports ----------------------------------------------------------------------------------------------------
+    # ---- reports -----------------------------------------------------------------------------------------------
 
     def _report(self, out: Outbox, event: ev.Report, now: float) -> None:
         body = event.body
@@ -88,12 +89,11 @@ class Coordinator:
         record = self.job.ranks[body.rank]
         if isinstance(body, ev.RankStarted):
             record.pid = body.pid
-            if record.phase is RankPhase.STARTING:
-                record.phase = RankPhase.RUNNING
+            record.move(RankCause.STARTED)
         elif isinstance(body, ev.RankHello):
             self._hello(out, self.job, record, body, now)
         elif isinstance(body, ev.RankLeft):
-            self._left(out, record)
+            self._left(out, record, body.generation)
         else:
             self._exited(out, self.job, body, now)
 
@@ -102,7 +102,7 @@ class Coordinator:
             for item in body.items:
                 epoch.announce(out, item, now)
         elif isinstance(body, ev.Held):
-            epoch.plans.held(out, agent, body.plan, body.arrivals)
+            epoch.held(out, agent, body.plan, body.arrivals)
         elif isinstance(body, ev.PlanRetired):
             epoch.plans.retired(agent, body.plan)
         elif isinstance(body, ev.JoinRequested):
@@ -110,23 +110,23 @@ class Coordinator:
         elif isinstance(body, ev.JoinQuiet):
             epoch.join_quiet(out, agent, body.plans)
         elif isinstance(body, ev.SetAddRequested):
-            epoch.set_call(out, body.rank, SetCall(body.request, tuple(sorted(body.ranks))))
+            epoch.set_call(out, body.rank, SetCall(body.request, tuple(sorted(body.ranks))), now)
         elif isinstance(body, ev.SetRemoveRequested):
-            epoch.set_call(out, body.rank, SetCall(body.request, remove=body.id))
+            epoch.set_call(out, body.rank, SetCall(body.request, remove=body.id), now)
         elif isinstance(body, ev.Observation):
             epoch.plans.used(body.plans_used)
             epoch.stalls.observe(agent, body.rounds, body.ranks, body.blocked_on)
             epoch.look_at_waits(out, now)
-            epoch.look_for_cycle(out, now)
+            epoch.look_for_cycle(out, agent, now)
 
-    # ---- init and shutdown ----------------------------------------------------------------------------------------------
+    # ---- init and shutdown -------------------------------------------------------------------------------------
 
     def _hello(self, out: Outbox, job: Job, record: RankRecord, hello: ev.RankHello, now: float) -> None:
-        if record.phase in (RankPhase.WAITING, RankPhase.READY, RankPhase.GONE):
+        if not record.move(RankCause.HELLO):
             reason = f"Rank {hello.rank} is {record.phase.value} already: two processes claim to be rank {hello.rank}."
             out.send(record.place.agent, RankRejected(hello.rank, reason))
             return
-        record.phase, record.hello, record.generation = RankPhase.WAITING, hello, hello.generation
+        record.hello, record.generation = hello, hello.generation
         record.pid = record.pid or hello.pid
         if job.first_hello_at is None:
             job.first_hello_at = job.start_warned_at = now
@@ -149,24 +149,26 @@ class Coordinator:
             added = epoch.sets.add(wanted.ranks)
             if isinstance(added, ProcessSet):  # a repeated one is the binding's to report; the epoch stands
                 sets.append(added)
-        self.epoch, job.first_hello_at = epoch, None
+        self.epoch, job.first_hello_at, job.culprit = epoch, None, -1
         out.epoch = epoch.number
         for record in job.ranks:
-            record.phase = RankPhase.READY
+            record.move(RankCause.EPOCH_START)
         for agent in epoch.agents:
             out.send(agent, EpochStart(job.places, tuple(sets)))
 
-    def _left(self, out: Outbox, record: RankRecord) -> None:
-        if record.phase is not RankPhase.READY or self.epoch is None:
+    def _left(self, out: Outbox, record: RankRecord, generation: int) -> None:
+        if self.epoch is None or generation != record.generation or not record.move(RankCause.LEFT):
+            self.stale += 1
             return
-        record.phase = RankPhase.LEFT
         rank = record.place.rank
         text = (
             f"Horovod has been shut down: rank {rank} (host {record.place.host}) called hvd.shutdown() or finished. "
-            "Operations that all ranks had submitted have ended; this one was not, or was submitted later. If the ranks have "
-            "different amounts of data, use hvd.join()."
+            "Operations that all ranks had submitted have ended; this one was not, or was submitted later. If the "
+            "ranks have different amounts of data, use hvd.join()."
         )
-        self.epoch.end(out, Error(ErrorKind.SHUT_DOWN, text), rank)
+        if self.epoch.ended is None and self.job is not None:
+            self.job.culprit = rank
+        self.epoch.end(out, Error(ErrorKind.SHUT_DOWN, text))
         self._forget_epoch(out, rank)
 
     def _forget_epoch(self, out: Outbox, rank: int) -> None:
@@ -179,7 +181,7 @@ class Coordinator:
 
     def _reject_waiting(self, out: Outbox, job: Job, reason: str, retry: bool) -> None:
         for record in job.waiting():
-            record.phase = RankPhase.LEFT
+            record.move(RankCause.REJECTED)
             out.send(record.place.agent, RankRejected(record.place.rank, reason, retry))
 
     def _reject_unreachable(self, out: Outbox, job: Job) -> None:
@@ -187,19 +189,19 @@ class Coordinator:
         if gone and job.waiting():
             first = gone[0]
             reason = (
-                f"hvd.init() can't complete: rank {first.place.rank} (host {first.place.host}, pid {first.pid}) has exited with "
-                f"code {first.code}. All {job.size} ranks must call it."
+                f"hvd.init() can't complete: rank {first.place.rank} (host {first.place.host}, pid {first.pid}) has "
+                f"exited with code {first.code}. All {job.size} ranks must call it."
             )
             self._reject_waiting(out, job, reason, retry=False)
 
-    # ---- exits and ends -------------------------------------------------------------------------------------------------
+    # ---- exits and ends ----------------------------------------------------------------------------------------
 
-    def _exited(self, out: Outbox, job: Job, event: ev.RankExited, now: float) -> None:
+    def _exited(self, out: Outbox, job: Job, event: ev.RankExited, now: float, lost: str = "") -> None:
         record = job.ranks[event.rank]
         if record.phase is RankPhase.GONE:
             return
         was_ready = record.phase is RankPhase.READY
-        failure = job.note_exit(event)
+        failure = job.note_exit(event, lost)
         if failure is not None:
             self._failed(out, job, failure, was_ready, now)
         if was_ready:
@@ -208,12 +210,12 @@ class Coordinator:
         self._finish(out, job)
 
     def _failed(self, out: Outbox, job: Job, failure: Failure, was_ready: bool, now: float) -> None:
-        culprit = self.epoch.ended_by if self.epoch is not None else -1
+        culprit = job.culprit
         if job.failure is None or (failure.rank == culprit and not job.stopping):
             job.failure = failure
         if was_ready and self.epoch is not None:
             text = f"{failure.text} The operations that needed it can't finish."
-            self.epoch.end(out, Error(ErrorKind.LOST, text), failure.rank)
+            self.epoch.end(out, Error(ErrorKind.LOST, text))
         alive = 0 <= culprit < job.size and job.ranks[culprit].phase is not RankPhase.GONE
         if culprit not in (-1, failure.rank) and alive:
             # Its shutdown came first; its exit, which explains the others', is on the way.
@@ -272,11 +274,11 @@ class Coordinator:
         lost = [record for record in job.ranks if record.place.agent == event.agent]
         for record in lost:
             if self.job is not None and record.phase is not RankPhase.GONE:
-                reason = f"agent {event.agent} on host {agent.host} was lost: {event.reason}"
-                gone = ev.RankExited(record.place.rank, record.pid, 1, left=False, start_error=reason)
-                self._exited(out, job, gone, now)
+                reason = f"agent {event.agent} on host {agent.host} is lost: {event.reason}"
+                gone = ev.RankExited(record.place.rank, record.pid, 1, left=False)
+                self._exited(out, job, gone, now, reason)
 
-    # ---- time -----------------------------------------------------------------------------------------------------------
+    # ---- time --------------------------------------------------------------------------------------------------
 
     def _tick(self, out: Outbox, now: float) -> None:
         job = self.job
@@ -290,7 +292,8 @@ class Coordinator:
             self._look_at_start(out, job, now)
 
     def _look_at_start(self, out: Outbox, job: Job, now: float) -> None:
-        waited = now - (job.first_hello_at or now)
+        assert job.first_hello_at is not None
+        waited = now - job.first_hello_at
         absent = ", ".join(f"rank {r.place.rank} on host {r.place.host} ({r.phase.value})" for r in job.absent())
         text = f"{len(job.waiting())} of {job.size} ranks have called hvd.init(); missing for {waited:.0f} s: {absent}."
         limit = self.config.start_timeout_s
@@ -323,8 +326,8 @@ def _disagreement(job: Job) -> str:
     for hello, wish in zip(hellos, wishes, strict=True):
         if hello.generation != hellos[0].generation:
             return (
-                f"Rank {hello.rank} calls hvd.init() for the {hello.generation}. time, rank {hellos[0].rank} for the "
-                f"{hellos[0].generation}. time. All ranks must call it equally often."
+                f"Rank {hello.rank} is at its hvd.init() number {hello.generation}, rank {hellos[0].rank} at number "
+                f"{hellos[0].generation}. All ranks must call it equally often."
             )
         if wish != wishes[0]:
             return (

@@ -1,13 +1,15 @@
 """One agreed membership: its process sets, negotiations, plans, joins and waits.
 
-An epoch lives from the moment all ranks of the job have said Hello with the same generation until all of them have left or are gone.
-``ended`` is set by the first thing that ends it: a shutdown, a loss, a stall.  From then on every new request is refused with it.
+An epoch lives from the moment all ranks of the job have said Hello with the same generation until all of them
+have left or are gone.  ``ended`` is set by the first thing that ends it: a shutdown, a loss, a stall.  From then
+on every new request is refused with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import Enum
 
 from horovod.coordinator.core.commands import (
     AllJoined,
@@ -24,13 +26,50 @@ from horovod.coordinator.core.config import Config
 from horovod.coordinator.core.negotiation import Negotiation, not_while_joined
 from horovod.coordinator.core.plans import Plans
 from horovod.coordinator.core.process_sets import ProcessSets, SetCall
-from horovod.coordinator.core.stalls import Stalls
-from horovod.coordinator.core.values import Announcement, Error, ErrorKind, Kind, ProcessSet, RankPlace, RankRequest
+from horovod.coordinator.core.stalls import Stalls, Wait
+from horovod.coordinator.core.values import (
+    Announcement,
+    Error,
+    ErrorKind,
+    Kind,
+    ProcessSet,
+    RankCount,
+    RankPlace,
+    RankRequest,
+)
+
+
+class EpochState(Enum):
+    """See TRANSITIONS."""
+
+    OPEN = "open"
+    CLOSED = "closed"
+    FAILED = "failed"
+
+
+class EpochCause(Enum):
+    """What ends an epoch."""
+
+    LEAVE = "first RankLeft: EndEpoch SHUT_DOWN"
+    LOSS = "rank or agent lost: EndEpoch LOST"
+    STALL = "stall limit or deadlock: EndEpoch STALLED"
+
+
+TRANSITIONS: dict[EpochState, dict[EpochCause, EpochState]] = {
+    EpochState.OPEN: {
+        EpochCause.LEAVE: EpochState.CLOSED,
+        EpochCause.LOSS: EpochState.FAILED,
+        EpochCause.STALL: EpochState.FAILED,
+    },
+    EpochState.CLOSED: {EpochCause.LOSS: EpochState.FAILED},
+    EpochState.FAILED: {},
+}
+CAUSES = {ErrorKind.SHUT_DOWN: EpochCause.LEAVE, ErrorKind.LOST: EpochCause.LOSS, ErrorKind.STALLED: EpochCause.STALL}
 
 
 @dataclass(slots=True)
 class Epoch:
-    """State and rules of one epoch."""
+    """State and rules of one epoch; ``removing`` are the sets that wait for the limits of their plans."""
 
     number: int
     generation: int
@@ -45,8 +84,9 @@ class Epoch:
     joined: dict[int, int] = field(default_factory=dict)  # rank -> request, in the order of the calls
     quiet: set[str] = field(default_factory=set)
     zero_plans: set[int] = field(default_factory=set)
+    removing: dict[int, dict[int, SetCall]] = field(default_factory=dict)
+    state: EpochState = EpochState.OPEN
     ended: Error | None = None
-    ended_by: int = -1
 
     def __post_init__(self) -> None:
         agent_of = {place.rank: place.agent for place in self.places}
@@ -54,7 +94,7 @@ class Epoch:
         self.sets = ProcessSets(len(self.places))
         self.plans = Plans(self.incarnation, self.config.cache_capacity, agent_of)
         self.negotiation = Negotiation(hosts, agent_of, self.plans)
-        self.stalls = Stalls(hosts)
+        self.stalls = Stalls(hosts, agent_of)
 
     @property
     def agents(self) -> tuple[str, ...]:
@@ -74,15 +114,17 @@ class Epoch:
         """Shown once, where rank 0 lives."""
         out.send(self.agent_of(0), Warn(text))
 
-    def end(self, out: Outbox, error: Error, rank: int = -1) -> None:
-        """Ends the epoch; only the first reason counts, but a loss is passed on after a shutdown."""
-        if self.ended is not None and (self.ended.kind is not ErrorKind.SHUT_DOWN or error.kind is ErrorKind.SHUT_DOWN):
+    def end(self, out: Outbox, error: Error) -> None:
+        """Ends the epoch.  Later requests get the first reason, but a loss after a shutdown is passed on too."""
+        after = TRANSITIONS[self.state].get(CAUSES[error.kind])
+        if after is None:
             return
+        self.state = after
         if self.ended is None:
-            self.ended, self.ended_by = error, rank
+            self.ended = error
         self.to_all(out, EndEpoch(error))
 
-    # ---- announcements ------------------------------------------------------------------------------------------------
+    # ---- announcements ---------------------------------------------------------------------------------------
 
     def announce(self, out: Outbox, item: Announcement, now: float) -> None:
         """A rank announces a signature."""
@@ -99,15 +141,15 @@ class Epoch:
         signature = item.signature
         members = self.sets.sets.get(signature.process_set)
         if members is None:
-            return Error(ErrorKind.INVALID, f"{signature.name!r}: process set {signature.process_set} does not exist.")
+            return _invalid(signature.name, f"process set {signature.process_set} does not exist.")
         if item.rank not in members:
-            return Error(ErrorKind.INVALID, f"{signature.name!r}: rank {item.rank} is not in process set {list(members)}.")
+            return _invalid(signature.name, f"rank {item.rank} is not in process set {list(members)}.")
         if signature.kind is Kind.BROADCAST and signature.root not in members:
-            return Error(ErrorKind.INVALID, f"{signature.name!r}: root rank {signature.root} is not in {list(members)}.")
+            return _invalid(signature.name, f"root rank {signature.root} is not in process set {list(members)}.")
         joined = frozenset(self.joined).intersection(members)
         return not_while_joined(signature, joined) if joined and signature.kind is not Kind.ALLREDUCE else None
 
-    # ---- join ---------------------------------------------------------------------------------------------------------
+    # ---- join --------------------------------------------------------------------------------------------------
 
     def join(self, out: Outbox, rank: int, request: int, now: float) -> None:
         """A rank has run out of data."""
@@ -132,23 +174,27 @@ class Epoch:
         self.zero_plans.update(plans)
         if self.quiet < set(self.agents):
             return
+        self._release(out)
+
+    def _release(self, out: Outbox) -> None:
+        # No more zeros, then no more rounds in plans that had some, and only then may a rank submit again.
+        self.to_all(out, JoinedRanks(()))
+        self.plans.retire_now(out, self.zero_plans)
+        self.zero_plans.clear()
         last = next(reversed(self.joined))
         for name in self.agents:
             mine = tuple(RankRequest(r, q) for r, q in sorted(self.joined.items()) if self.agent_of(r) == name)
             out.send(name, JoinDone(last, mine))
         self.joined.clear()
-        self.to_all(out, JoinedRanks(()))
-        self.plans.retire_now(out, self.zero_plans)
-        self.zero_plans.clear()
 
-    # ---- process sets ---------------------------------------------------------------------------------------------------
+    # ---- process sets ------------------------------------------------------------------------------------------
 
-    def set_call(self, out: Outbox, rank: int, call: SetCall) -> None:
+    def set_call(self, out: Outbox, rank: int, call: SetCall, now: float) -> None:
         """A rank adds or removes a process set; done when all ranks have made the same call."""
         if self.ended is not None:
             out.send(self.agent_of(rank), Refusal((RankRequest(rank, call.request),), self.ended))
             return
-        calls = self.sets.call(rank, call)
+        calls = self.sets.call(rank, call, now)
         if calls is None:
             return
         wishes: dict[str, list[int]] = {}
@@ -163,12 +209,27 @@ class Epoch:
             self._answer(out, calls, self.sets.add(call.ranks))
 
     def _remove_set(self, out: Outbox, set_id: int, calls: dict[int, SetCall]) -> None:
-        error = self.sets.remove(set_id)
-        if error is None:
-            gone = Error(ErrorKind.INVALID, f"Process set {set_id} was removed while this operation waited.")
-            self.negotiation.drop_set(out, set_id, gone)
-            self.plans.hold_set(out, set_id)
-        self._answer(out, calls, error if error is not None else set_id)
+        error = self.sets.close(set_id)
+        if error is not None:
+            self._answer(out, calls, error)
+            return
+        gone = Error(ErrorKind.INVALID, f"Process set {set_id} was removed while this operation waited.")
+        self.negotiation.drop_set(out, set_id, gone)
+        self.plans.hold_set(out, set_id)
+        self.removing[set_id] = calls
+        self._finish_removals(out)
+
+    def held(self, out: Outbox, agent: str, plan: int, arrivals: Iterable[RankCount]) -> None:
+        """An agent has marked a plan."""
+        self.plans.held(out, agent, plan, arrivals)
+        if self.ended is None:
+            self._finish_removals(out)
+
+    def _finish_removals(self, out: Outbox) -> None:
+        # Ranks must hear of the limits first: what they announce anew then is refused before the id can be used again.
+        for set_id in [set_id for set_id in self.removing if not self.plans.is_held(set_id)]:
+            self.sets.release(set_id)
+            self._answer(out, self.removing.pop(set_id), set_id)
 
     def _answer(self, out: Outbox, calls: dict[int, SetCall], result: ProcessSet | Error | int) -> None:
         for agent in self.agents:
@@ -180,13 +241,13 @@ class Epoch:
             else:
                 out.send(agent, SetRemoved(result, mine))
 
-    # ---- waits ----------------------------------------------------------------------------------------------------------
+    # ---- waits -------------------------------------------------------------------------------------------------
 
     def look_at_waits(self, out: Outbox, now: float) -> None:
         """After an observation or a tick: warn, report cycles, give up at the limits."""
         if self.ended is not None:
             return
-        waits = self.stalls.waits(self.plans, self.negotiation, frozenset(self.joined), now)
+        waits = self._waits(now)
         if self.config.stall_check_s > 0:
             for text in self.stalls.due(waits, self.config.stall_check_s, now):
                 self.warn(out, text)
@@ -195,12 +256,14 @@ class Epoch:
             text = f"{self.stalls.text(waits[0])} The limit HOROVOD_STALL_SHUTDOWN_TIME_SECONDS={limit:g} is reached."
             self.end(out, Error(ErrorKind.STALLED, text))
 
-    def look_for_cycle(self, out: Outbox, now: float) -> None:
-        """After an observation: ranks that wait for each other."""
+    def _waits(self, now: float) -> list[Wait]:
+        return self.stalls.waits(self.plans, self.negotiation, self.sets, frozenset(self.joined), now)
+
+    def look_for_cycle(self, out: Outbox, agent: str, now: float) -> None:
+        """After an observation of an agent: ranks that wait for each other."""
         if self.ended is not None:
             return
-        waits = self.stalls.waits(self.plans, self.negotiation, frozenset(self.joined), now)
-        cycle = self.stalls.find_cycle(waits, self.plans, self.negotiation, now)
+        cycle = self.stalls.find_cycle(self._waits(now), self.negotiation, agent, now)
         if cycle is None:
             return
         if cycle.reported_at is None:
@@ -218,3 +281,9 @@ class Epoch:
         self.negotiation.check_invariants()
         assert self.left <= {place.rank for place in self.places}
         assert self.quiet <= set(self.agents)
+        assert (self.ended is None) == (self.state is EpochState.OPEN)
+        assert not set(self.removing) & set(self.sets.sets)
+
+
+def _invalid(name: str, reason: str) -> Error:
+    return Error(ErrorKind.INVALID, f"{name!r}: {reason}")

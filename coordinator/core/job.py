@@ -1,13 +1,14 @@
 """One job: where its ranks live, how far each has come, and what failed first.
 
-Exit code 0 only when every rank exited with 0 and owed nobody anything; otherwise the code of the first failure.  A rank whose shutdown
-ended the epoch and that then fails is the first failure, although others, who got an error from that, may be gone before it.
+Exit code 0 only when every rank exited with 0 and owed nobody anything; otherwise the code of the first
+failure.  A rank whose shutdown ended the epoch and that then fails is the first failure, although others, who
+got an error from that, may be gone before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 from horovod.coordinator.core.events import RankExited, RankHello
@@ -25,13 +26,32 @@ class RankPhase(Enum):
     GONE = "gone"
 
 
-TRANSITIONS: dict[RankPhase, tuple[tuple[str, RankPhase], ...]] = {
-    RankPhase.STARTING: (("RankStarted", RankPhase.RUNNING), ("RankExited", RankPhase.GONE)),
-    RankPhase.RUNNING: (("RankHello", RankPhase.WAITING), ("RankExited", RankPhase.GONE)),
-    RankPhase.WAITING: (("EpochStart", RankPhase.READY), ("RankExited", RankPhase.GONE)),
-    RankPhase.READY: (("RankLeft", RankPhase.LEFT), ("RankExited", RankPhase.GONE)),
-    RankPhase.LEFT: (("RankHello", RankPhase.WAITING), ("RankExited", RankPhase.GONE)),
-    RankPhase.GONE: (),
+class RankCause(Enum):
+    """What moves a rank on."""
+
+    STARTED = "RankStarted"
+    HELLO = "RankHello"
+    EPOCH_START = "EpochStart"
+    REJECTED = "RankRejected"
+    LEFT = "RankLeft"
+    EXITED = "RankExited"
+
+
+TRANSITIONS: dict[RankPhase, dict[RankCause, RankPhase]] = {
+    RankPhase.STARTING: {
+        RankCause.STARTED: RankPhase.RUNNING,
+        RankCause.HELLO: RankPhase.WAITING,
+        RankCause.EXITED: RankPhase.GONE,
+    },
+    RankPhase.RUNNING: {RankCause.HELLO: RankPhase.WAITING, RankCause.EXITED: RankPhase.GONE},
+    RankPhase.WAITING: {
+        RankCause.EPOCH_START: RankPhase.READY,
+        RankCause.REJECTED: RankPhase.LEFT,
+        RankCause.EXITED: RankPhase.GONE,
+    },
+    RankPhase.READY: {RankCause.LEFT: RankPhase.LEFT, RankCause.EXITED: RankPhase.GONE},
+    RankPhase.LEFT: {RankCause.HELLO: RankPhase.WAITING, RankCause.EXITED: RankPhase.GONE},
+    RankPhase.GONE: {},
 }
 
 
@@ -59,10 +79,16 @@ class RankRecord:
     hello: RankHello | None = None
     code: int = 0
 
+    def move(self, cause: RankCause) -> bool:
+        """Follows the table; False, and nothing changes, when the table has no such step."""
+        after = TRANSITIONS[self.phase].get(cause)
+        self.phase = after or self.phase
+        return after is not None
+
 
 @dataclass(slots=True)
 class Job:
-    """All ranks of a job."""
+    """All ranks of a job; ``culprit`` is the rank whose shutdown ended the latest epoch, -1 while there is none."""
 
     size: int
     command: tuple[str, ...]
@@ -72,6 +98,7 @@ class Job:
     failure: Failure | None = None
     cancelled: tuple[int, str] | None = None
     stopping: bool = False
+    culprit: int = -1
     stop_at: float | None = None
     first_hello_at: float | None = None
     start_warned_at: float = 0.0
@@ -94,16 +121,17 @@ class Job:
         """Ranks that others inside init wait for."""
         return [record for record in self.ranks if record.phase is not RankPhase.WAITING]
 
-    def note_exit(self, event: RankExited) -> Failure | None:
-        """Books an exit; the failure when it was one."""
+    def note_exit(self, event: RankExited, lost: str = "") -> Failure | None:
+        """Books an exit; the failure when it was one.  ``lost`` says why nobody knows how it ended."""
         record = self.ranks[event.rank]
         was = record.phase
-        record.phase, record.code = RankPhase.GONE, event.code
+        record.move(RankCause.EXITED)
+        record.code = event.code
         record.pid = event.pid or record.pid
         owed = was is RankPhase.READY or not event.left
         if event.code == 0 and not owed and not event.start_error:
             return None
-        text = exit_text(record, event, owed)
+        text = f"{_who(record)} can't be reached: {lost}." if lost else exit_text(record, event, owed)
         return Failure(event.rank, record.place.host, record.pid, event.code or 1, event.signal, text, event.last_lines)
 
     def result(self) -> tuple[int, str]:
@@ -121,7 +149,7 @@ class Job:
 
 def exit_text(record: RankRecord, event: RankExited, owed: bool) -> str:
     """``Rank 1 (host a, pid 12) was killed by signal 9, possibly out of memory.``"""
-    who = f"Rank {event.rank} (host {record.place.host}, pid {record.pid})"
+    who = _who(record)
     if event.start_error:
         return f"Rank {event.rank} could not be started on host {record.place.host}: {event.start_error}."
     if event.signal == 9:
@@ -131,6 +159,10 @@ def exit_text(record: RankRecord, event: RankExited, owed: bool) -> str:
     if event.code == 0 and owed:
         return f"{who} exited with code 0 without hvd.shutdown() while the others still needed it."
     return f"{who} exited with code {event.code}."
+
+
+def _who(record: RankRecord) -> str:
+    return f"Rank {record.place.rank} (host {record.place.host}, pid {record.pid})"
 
 
 def place_ranks(size: int, slots: Mapping[str, tuple[str, int]]) -> list[RankPlace] | str:
@@ -152,7 +184,7 @@ def place_ranks(size: int, slots: Mapping[str, tuple[str, int]]) -> list[RankPla
 
 
 def _number(chosen: list[tuple[str, str, int]]) -> list[RankPlace]:
-    places = []
+    places: list[RankPlace] = []
     for index, (agent, host, count) in enumerate(chosen):
         for local in range(count):
             sharing = [i for i, (_, _, other) in enumerate(chosen) if other > local]

@@ -31,7 +31,7 @@ def difference(mine: Signature, first: Signature) -> tuple[str, str, str] | None
             return what, my_value, first_value
     if mine.shapes != first.shapes:
         return _shape_difference(mine, first)
-    return None
+    return _name_difference(mine, first)
 
 
 def text(first: Signature, holders: Mapping[str, Sequence[int]], what: str, hosts: Mapping[int, str]) -> str:
@@ -57,6 +57,13 @@ def _shape_difference(mine: Signature, first: Signature) -> tuple[str, str, str]
         return what, f"{len(mine.shapes)} tensors", f"{len(first.shapes)} tensors"
     at = next(i for i, shape in enumerate(mine.shapes) if shape != first.shapes[i])
     return what, _tensor(mine, at), _tensor(first, at)
+
+
+def _name_difference(mine: Signature, first: Signature) -> tuple[str, str, str] | None:
+    # Groups whose tensors have other names would add unlike gradients, whatever their shapes.
+    pairs = zip(mine.tensor_names, first.tensor_names, strict=False)
+    found = next(((a, b) for a, b in pairs if a != b), None)
+    return found and (f"Mismatched {first.kind.name} tensor names", f"tensor {found[0]!r}", f"tensor {found[1]!r}")
 
 
 def _tensor(signature: Signature, index: int) -> str:

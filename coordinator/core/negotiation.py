@@ -1,7 +1,9 @@
 """Matches announcements by name inside a process set, whatever their order.
 
-When all members (joined ranks count as present) have announced equal signatures, a plan is made.  When two differ, everybody who has
-announced is refused at once and everybody else when they announce, with the same words; then the name is free again.
+When all members (joined ranks count as present) have announced equal signatures, a plan is made.  When two
+differ, everybody who has announced is refused at once and everybody else at their next announcement of that
+name, with the same words (a tombstone says who is owed them).  A rank that has been told may use the name again
+at once.
 """
 
 from __future__ import annotations
@@ -17,13 +19,11 @@ from horovod.coordinator.core.values import Announcement, Error, ErrorKind, Kind
 
 @dataclass(slots=True)
 class Entry:
-    """One name that is being negotiated; ``error`` is set once it is refused, ``told`` are the ranks that know."""
+    """One name that is being negotiated."""
 
     members: tuple[int, ...]
     since: float
     announced: dict[int, Announcement] = field(default_factory=dict)
-    error: Error | None = None
-    told: set[int] = field(default_factory=set)
 
     @property
     def first(self) -> Signature:
@@ -36,13 +36,22 @@ class Entry:
 
 
 @dataclass(slots=True)
+class Tombstone:
+    """A refused name; ``owed`` are the members that have not been told."""
+
+    error: Error
+    owed: set[int]
+
+
+@dataclass(slots=True)
 class Negotiation:
-    """Open names of an epoch."""
+    """Open names of an epoch; ``tombstones`` of a name are in the order of its refusals."""
 
     hosts: Mapping[int, str]
     agent_of: Mapping[int, str]
     plans: Plans
     entries: dict[tuple[int, str], Entry] = field(default_factory=dict)
+    tombstones: dict[tuple[int, str], list[Tombstone]] = field(default_factory=dict)
 
     def announce(
         self, out: Outbox, item: Announcement, members: tuple[int, ...], joined: frozenset[int], now: float
@@ -50,25 +59,31 @@ class Negotiation:
         """A valid announcement of a member."""
         if item.contested_plan:
             self.plans.contest(out, item.contested_plan, item.contested_round)
-        entry = self.entries.setdefault(item.signature.key, Entry(members, now))
-        if entry.error is not None:
-            self._tell(out, item.signature.key, entry, [item])
+        key = item.signature.key
+        owed = self._owed(key, item.rank)
+        if owed is not None:
+            self.refuse(out, [item], owed)
             return
+        entry = self.entries.setdefault(key, Entry(members, now))
         if item.rank in entry.announced:
-            self.refuse(out, [item], Error(ErrorKind.INVALID, f"Rank {item.rank} has announced {item.signature.name!r} twice."))
+            twice = f"Rank {item.rank} has announced {item.signature.name!r} twice."
+            self.refuse(out, [item], Error(ErrorKind.INVALID, twice))
             return
         entry.announced[item.rank] = item
         found = difference(item.signature, entry.first)
         if found is not None:
-            entry.error = Error(ErrorKind.MISMATCH, self._mismatch(entry, found[0]))
-            self._tell(out, item.signature.key, entry, list(entry.announced.values()))
+            what, mine, others = found
+            holders = {others: [rank for rank in entry.announced if rank != item.rank], mine: [item.rank]}
+            words = text(entry.first, holders, what, self.hosts)
+            self._refuse_all(out, key, Error(ErrorKind.MISMATCH, words), joined)
         else:
-            self._complete(out, item.signature.key, entry, joined, now)
+            self._complete(out, key, entry, joined, now)
 
     def joined_changed(self, out: Outbox, joined: frozenset[int], now: float) -> None:
         """Somebody joined: names may be complete now, and other collectives can't be any more."""
+        self._forgive(joined)
         for key, entry in list(self.entries.items()):
-            if entry.error is not None or not joined.intersection(entry.members):
+            if not joined.intersection(entry.members):
                 continue
             if entry.first.kind is Kind.ALLREDUCE:
                 self._complete(out, key, entry, joined, now)
@@ -79,8 +94,9 @@ class Negotiation:
     def drop_set(self, out: Outbox, set_id: int, error: Error) -> None:
         """The process set is gone."""
         for key in [key for key in self.entries if key[0] == set_id]:
-            entry = self.entries.pop(key)
-            self.refuse(out, [a for r, a in entry.announced.items() if r not in entry.told], error)
+            self.refuse(out, list(self.entries.pop(key).announced.values()), error)
+        for key in [key for key in self.tombstones if key[0] == set_id]:
+            del self.tombstones[key]
 
     def refuse(self, out: Outbox, items: list[Announcement], error: Error) -> None:
         """Refusals, one message for each agent."""
@@ -90,36 +106,51 @@ class Negotiation:
         for agent, requests in by_agent.items():
             out.send(agent, Refusal(tuple(requests), error))
 
-    def _complete(
-        self, out: Outbox, key: tuple[int, str], entry: Entry, joined: frozenset[int], now: float
-    ) -> None:
+    def _complete(self, out: Outbox, key: tuple[int, str], entry: Entry, joined: frozenset[int], now: float) -> None:
         if not entry.missing(joined):
             del self.entries[key]
             requests = {rank: item.request for rank, item in entry.announced.items()}
             self.plans.make(out, entry.first, entry.members, requests, now)
 
-    def _tell(self, out: Outbox, key: tuple[int, str], entry: Entry, items: list[Announcement]) -> None:
-        assert entry.error is not None
-        self.refuse(out, items, entry.error)
-        entry.told.update(item.rank for item in items)
-        if entry.told >= set(entry.members):
-            del self.entries[key]
+    def _refuse_all(self, out: Outbox, key: tuple[int, str], error: Error, joined: frozenset[int]) -> None:
+        entry = self.entries.pop(key)
+        self.refuse(out, list(entry.announced.values()), error)
+        owed = set(entry.missing(joined))
+        if owed:
+            self.tombstones.setdefault(key, []).append(Tombstone(error, owed))
 
-    def _mismatch(self, entry: Entry, what: str) -> str:
-        holders: dict[str, list[int]] = {}
-        last = next(reversed(entry.announced.values())).signature
-        for rank, item in entry.announced.items():
-            other = last if item.signature.content() != last.content() else entry.first
-            found = difference(item.signature, other)
-            holders.setdefault(found[1] if found else "?", []).append(rank)
-        return text(entry.first, holders, what, self.hosts)
+    def _owed(self, key: tuple[int, str], rank: int) -> Error | None:
+        """The oldest refusal of this name that the rank has not heard of; it counts as told then."""
+        for tombstone in self.tombstones.get(key, ()):
+            if rank in tombstone.owed:
+                tombstone.owed.discard(rank)
+                self._sweep(key)
+                return tombstone.error
+        return None
+
+    def _forgive(self, joined: frozenset[int]) -> None:
+        # A rank that joins has no call left that could be meant by an old refusal.
+        for key, tombstones in list(self.tombstones.items()):
+            for tombstone in tombstones:
+                tombstone.owed -= joined
+            self._sweep(key)
+
+    def _sweep(self, key: tuple[int, str]) -> None:
+        left = [tombstone for tombstone in self.tombstones[key] if tombstone.owed]
+        if left:
+            self.tombstones[key] = left
+        else:
+            del self.tombstones[key]
 
     def check_invariants(self) -> None:
         """Raises AssertionError when the book is wrong."""
         for key, entry in self.entries.items():
             assert entry.announced, key
             assert set(entry.announced) <= set(entry.members)
-            assert (entry.error is None) == (not entry.told)
+            assert set(entry.announced) == {item.rank for item in entry.announced.values()}
+        for key, tombstones in self.tombstones.items():
+            assert tombstones, key
+            assert all(tombstone.owed for tombstone in tombstones)
 
 
 def not_while_joined(signature: Signature, joined: frozenset[int]) -> Error:
@@ -127,6 +158,6 @@ def not_while_joined(signature: Signature, joined: frozenset[int]) -> Error:
     ranks = ", ".join(map(str, sorted(joined)))
     return Error(
         ErrorKind.NOT_WHILE_JOINED,
-        f"{signature.kind.name} is not supported while ranks have joined: rank(s) {ranks} have run out of data and called "
-        f"join, {signature.name!r} needs them. Only allreduce works until all ranks have joined.",
+        f"{signature.kind.name} is not supported while ranks have joined: rank(s) {ranks} have run out of data and "
+        f"called join, {signature.name!r} needs them. Only allreduce works until all ranks have joined.",
     )

@@ -1,8 +1,9 @@
 """Plans of an epoch: made once, used without the coordinator, retired in acknowledged steps.
 
-A plan leaves in this order, whatever the reason: Hold to its agents (they mark the board, then read arrivals), Held from all of
-them, a limit, RetirePlan, PlanRetired from all.  Rounds below the limit finish; everything else is announced anew by the ranks, so
-that counters can't drift apart.  Ids are never reused, not by a restarted coordinator either: they carry its incarnation.
+A plan leaves in this order, whatever the reason: Hold to its agents (they mark the board, then read arrivals),
+Held from all of them, a limit, RetirePlan, PlanRetired from all.  Rounds below the limit finish; everything else
+is announced anew by the ranks, so that counters can't drift apart.  Ids are never reused, not by a restarted
+coordinator either: they carry its incarnation.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import islice
 
 from horovod.coordinator.core.commands import Hold, Outbox, PlanMade, RetirePlan
 from horovod.coordinator.core.values import Kind, RankCount, RankRequest, Signature
 
 INCARNATION_SHIFT = 40
 YOUNG_S = 1.0  # a plan this young has perhaps not been used yet
+SMALLEST_CAPACITY = 16  # below it plans would leave before their first round; so 0 means: negotiate nearly every time
 
 
 class PlanState(Enum):
@@ -28,11 +31,25 @@ class PlanState(Enum):
     GONE = "gone"
 
 
-TRANSITIONS: dict[PlanState, tuple[tuple[str, PlanState], ...]] = {
-    PlanState.LIVE: (("contest, eviction, join or removed set: Hold", PlanState.HELD), ("JoinDone", PlanState.RETIRING)),
-    PlanState.HELD: (("Held from all agents: RetirePlan", PlanState.RETIRING),),
-    PlanState.RETIRING: (("lower contest: RetirePlan", PlanState.RETIRING), ("PlanRetired from all", PlanState.GONE)),
-    PlanState.GONE: (),
+class PlanCause(Enum):
+    """What moves a plan on."""
+
+    HOLD = "contest, eviction, join or removed set: Hold"
+    HELD = "Held from all agents: RetirePlan"
+    JOIN_DONE = "JoinDone: RetirePlan with limit 0"
+    LOWER_LIMIT = "lower contest: RetirePlan again"
+    RETIRED = "PlanRetired from all agents"
+
+
+TRANSITIONS: dict[PlanState, dict[PlanCause, PlanState]] = {
+    PlanState.LIVE: {PlanCause.HOLD: PlanState.HELD, PlanCause.JOIN_DONE: PlanState.RETIRING},
+    PlanState.HELD: {PlanCause.HELD: PlanState.RETIRING, PlanCause.JOIN_DONE: PlanState.RETIRING},
+    PlanState.RETIRING: {
+        PlanCause.LOWER_LIMIT: PlanState.RETIRING,
+        PlanCause.JOIN_DONE: PlanState.RETIRING,
+        PlanCause.RETIRED: PlanState.GONE,
+    },
+    PlanState.GONE: {},
 }
 
 
@@ -48,14 +65,19 @@ class Plan:
     state: PlanState = PlanState.LIVE
     contests: list[int] = field(default_factory=list)
     joined: frozenset[int] = frozenset()
+    everybody: bool = False  # every member must have arrived below the limit
     arrivals: dict[int, int] = field(default_factory=dict)
     waiting: set[str] = field(default_factory=set)
     limit: int = -1
 
+    def move(self, cause: PlanCause) -> None:
+        """Follows the table; KeyError is a broken invariant."""
+        self.state = TRANSITIONS[self.state][cause]
+
     def final_limit(self) -> int:
         """Rounds below it are or will be complete."""
         limits = list(self.contests)
-        limits += [self.arrivals.get(rank, 0) for rank in self.joined]
+        limits += [self.arrivals.get(rank, 0) for rank in (self.members if self.everybody else self.joined)]
         return min(limits) if limits else max(self.arrivals.values(), default=0)
 
 
@@ -70,7 +92,9 @@ class Plans:
     made: int = 0
     live: int = 0
 
-    def make(self, out: Outbox, signature: Signature, members: tuple[int, ...], requests: dict[int, int], now: float) -> Plan:
+    def make(
+        self, out: Outbox, signature: Signature, members: tuple[int, ...], requests: dict[int, int], now: float
+    ) -> Plan:
         """A new plan for these requests (rank -> request); evicts others when there are too many."""
         self.made += 1
         plan_id = (self.incarnation << INCARNATION_SHIFT) | self.made
@@ -99,7 +123,7 @@ class Plans:
         if plan.state is PlanState.LIVE:
             self._hold(out, plan)
         elif plan.state is PlanState.RETIRING and plan.final_limit() < plan.limit:
-            self._retire(out, plan)
+            self._retire(out, plan, PlanCause.LOWER_LIMIT)
 
     def hold_for_join(self, out: Outbox, joined: frozenset[int]) -> None:
         """Plans that a joined rank belongs to and can't take part in with zeros."""
@@ -110,10 +134,16 @@ class Plans:
                     self._hold(out, plan)
 
     def hold_set(self, out: Outbox, set_id: int) -> None:
-        """All plans of a removed process set."""
+        """All plans of a removed process set: what some member has not submitted yet it never will."""
         for plan in list(self.table.values()):
-            if plan.signature.process_set == set_id and plan.state is PlanState.LIVE:
-                self._hold(out, plan)
+            if plan.signature.process_set == set_id and plan.state is not PlanState.RETIRING:
+                plan.everybody = True
+                if plan.state is PlanState.LIVE:
+                    self._hold(out, plan)
+
+    def is_held(self, set_id: int) -> bool:
+        """Whether a plan of this set still waits for its limit."""
+        return any(p.signature.process_set == set_id and p.state is PlanState.HELD for p in self.table.values())
 
     def held(self, out: Outbox, agent: str, plan_id: int, arrivals: Iterable[RankCount]) -> None:
         """An agent has marked the plan."""
@@ -123,18 +153,17 @@ class Plans:
         plan.arrivals.update({item.rank: item.count for item in arrivals})
         plan.waiting.discard(agent)
         if not plan.waiting:
-            self._retire(out, plan)
+            self._retire(out, plan, PlanCause.HELD)
 
     def retire_now(self, out: Outbox, plan_ids: Iterable[int]) -> None:
-        """After a join: nothing is open, the counters of joined ranks are behind."""
+        """After a join: nothing is open, the counters of joined ranks are behind, so not one more round may run."""
         for plan_id in sorted(set(plan_ids)):
             plan = self.table.get(plan_id)
-            if plan is None or plan.state is PlanState.RETIRING:
+            if plan is None or plan.limit == 0:
                 continue
             plan.contests.append(0)
-            if plan.state is PlanState.LIVE:
-                self.live -= 1
-                self._retire(out, plan)
+            self.live -= plan.state is PlanState.LIVE
+            self._retire(out, plan, PlanCause.JOIN_DONE)
 
     def retired(self, agent: str, plan_id: int) -> None:
         """An agent has freed the plan's block."""
@@ -143,29 +172,29 @@ class Plans:
             return
         plan.waiting.discard(agent)
         if not plan.waiting:
-            plan.state = PlanState.GONE
+            plan.move(PlanCause.RETIRED)
             del self.table[plan_id]
 
     def _hold(self, out: Outbox, plan: Plan) -> None:
-        plan.state = PlanState.HELD
+        plan.move(PlanCause.HOLD)
         plan.waiting = set(plan.agents)
         self.live -= 1
         for agent in plan.agents:
             out.send(agent, Hold(plan.id))
 
-    def _retire(self, out: Outbox, plan: Plan) -> None:
-        plan.state = PlanState.RETIRING
+    def _retire(self, out: Outbox, plan: Plan, cause: PlanCause) -> None:
+        plan.move(cause)
         plan.limit = plan.final_limit()
         plan.waiting = set(plan.agents)
         for agent in plan.agents:
             out.send(agent, RetirePlan(plan.id, plan.limit))
 
     def _evict(self, out: Outbox, now: float) -> None:
-        capacity = max(self.capacity, 16)
+        capacity = max(self.capacity, SMALLEST_CAPACITY)
         if self.live <= capacity:
             return
         spare = self.live - capacity + capacity // 64
-        for plan in list(self.table.values())[: 4 * spare + 64]:
+        for plan in list(islice(self.table.values(), 4 * spare + 64)):
             if spare <= 0:
                 break
             if plan.state is PlanState.LIVE and now - plan.made_at >= YOUNG_S:

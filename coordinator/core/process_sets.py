@@ -25,6 +25,14 @@ class SetCall:
 
 
 @dataclass(slots=True)
+class Calls:
+    """The same call of every rank, as far as it has come."""
+
+    since: float
+    made: dict[int, SetCall] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class ProcessSets:
     """Which sets exist; ``calls[n]`` collects the n-th call of every rank."""
 
@@ -33,7 +41,7 @@ class ProcessSets:
     free: deque[int] = field(default_factory=deque)
     next_id: int = 1
     counts: dict[int, int] = field(default_factory=dict)
-    calls: dict[int, dict[int, SetCall]] = field(default_factory=dict)
+    calls: dict[int, Calls] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.sets[0] = tuple(range(self.size))
@@ -55,30 +63,34 @@ class ProcessSets:
         self.sets[set_id] = wanted
         return ProcessSet(set_id, wanted)
 
-    def remove(self, set_id: int) -> Error | None:
-        """Removes a set; why not, if not."""
+    def close(self, set_id: int) -> Error | None:
+        """The set takes nothing new; why not, if not.  Its id stays taken until ``release``."""
         if set_id == 0:
             return Error(ErrorKind.INVALID, "The global process set can't be removed.")
         if set_id not in self.sets:
             return Error(ErrorKind.INVALID, f"There is no process set {set_id}.")
         del self.sets[set_id]
-        self.free.append(set_id)
         return None
 
-    def call(self, rank: int, call: SetCall) -> dict[int, SetCall] | None:
+    def release(self, set_id: int) -> None:
+        """The id may be used again."""
+        self.free.append(set_id)
+
+    def call(self, rank: int, call: SetCall, now: float) -> dict[int, SetCall] | None:
         """Books a rank's call; all ranks' calls once everybody has made theirs."""
         number = self.counts.get(rank, 0)
         self.counts[rank] = number + 1
-        calls = self.calls.setdefault(number, {})
-        calls[rank] = call
-        if len(calls) < self.size:
+        calls = self.calls.setdefault(number, Calls(now))
+        calls.made[rank] = call
+        if len(calls.made) < self.size:
             return None
-        return self.calls.pop(number)
+        return self.calls.pop(number).made
 
     def check_invariants(self) -> None:
         """Raises AssertionError when the book is wrong."""
         assert self.sets[0] == tuple(range(self.size))
         assert not set(self.free) & set(self.sets)
+        assert len(set(self.free)) == len(self.free)
         assert len(set(self.sets.values())) == len(self.sets)
 
 

@@ -1,8 +1,9 @@
 """What waits, since when, for whom; and which ranks wait for each other.
 
-A wait on a live, running rank only warns (once per limit period) and fails at the shutdown limit.  A cycle - ranks that are all blocked,
-each on something that another one of them has not submitted - is reported once two observations in a row show the same, and ends the
-epoch when no thread of those ranks submits anything within the grace.
+A wait on a live, running rank only warns (once per limit period) and fails at the shutdown limit.  A cycle -
+ranks that are all blocked, each on something that another one of them has not submitted - is reported once
+every agent concerned has observed the same twice, and ends the epoch when no thread of those ranks submits
+anything within the grace.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from horovod.coordinator.core.mismatch import describe, ranks_text
 from horovod.coordinator.core.negotiation import Negotiation
 from horovod.coordinator.core.plans import Plans
+from horovod.coordinator.core.process_sets import ProcessSets
 from horovod.coordinator.core.values import BlockedOn, OpenRound, RankState
 
 
@@ -30,10 +32,10 @@ class Wait:
 
 @dataclass(slots=True)
 class Cycle:
-    """Ranks that wait for each other, as first seen; ``reported_at`` once a second observation agreed."""
+    """Ranks that wait for each other, as first seen; ``unsure`` are the agents that have not confirmed it."""
 
     snapshot: tuple[object, ...]
-    ranks: tuple[int, ...]
+    unsure: set[str]
     text: str
     seen_at: float
     reported_at: float | None = None
@@ -44,6 +46,7 @@ class Stalls:
     """The latest observation of every agent, and what was said about it."""
 
     hosts: Mapping[int, str]
+    agent_of: Mapping[int, str]
     rounds: dict[str, tuple[OpenRound, ...]] = field(default_factory=dict)
     ranks: dict[int, RankState] = field(default_factory=dict)
     blocked_on: dict[int, BlockedOn] = field(default_factory=dict)
@@ -60,9 +63,11 @@ class Stalls:
             self.blocked_on.pop(state.rank, None)
         self.blocked_on.update({item.rank: item for item in blocked})
 
-    def waits(self, plans: Plans, negotiation: Negotiation, joined: frozenset[int], now: float) -> list[Wait]:
+    def waits(
+        self, plans: Plans, negotiation: Negotiation, sets: ProcessSets, joined: frozenset[int], now: float
+    ) -> list[Wait]:
         """Everything open, oldest first."""
-        found = self._round_waits(plans) + _name_waits(negotiation, joined, now)
+        found = self._round_waits(plans) + _name_waits(negotiation, joined, now) + _call_waits(sets, now)
         return sorted(found, key=lambda wait: -wait.age_s)
 
     def _round_waits(self, plans: Plans) -> list[Wait]:
@@ -81,7 +86,8 @@ class Stalls:
                 continue
             waiting = tuple(rank for rank in plan.members if rank not in missing)
             what = f"{describe(plan.signature)} (round {number})"
-            waits.append(Wait(f"{plan_id}/{number}", what, max(item.age_s for item in items), missing, waiting, holders))
+            age_s = max(item.age_s for item in items)
+            waits.append(Wait(f"{plan_id}/{number}", what, age_s, missing, waiting, holders))
         return waits
 
     def due(self, waits: list[Wait], period_s: float, now: float) -> list[str]:
@@ -98,14 +104,15 @@ class Stalls:
     def text(self, wait: Wait) -> str:
         """Who waits, for what, since when, and what the missing ranks do."""
         late = wait.missing or wait.holders
-        doing = "; ".join(f"rank {rank} {self._doing(rank)}" for rank in late)
+        idle = "runs, it has not submitted this" if wait.missing else "runs"
+        doing = "; ".join(f"rank {rank} {self._doing(rank, idle)}" for rank in late)
         verb = "for" if wait.missing else "for a part that is held by"
         return (
             f"{wait.what} has waited {wait.age_s:.0f} s {verb} {ranks_text(late, self.hosts)}: {doing}. "
             f"Submitted by {ranks_text(wait.waiting, self.hosts)}."
         )
 
-    def _doing(self, rank: int) -> str:
+    def _doing(self, rank: int, idle: str) -> str:
         state = self.ranks.get(rank)
         if state is None:
             return "has not been observed"
@@ -116,10 +123,10 @@ class Stalls:
         blocked = self.blocked_on.get(rank)
         if state.blocked and blocked is not None:
             return f"is alive and waits for {blocked.name!r} since {state.blocked_s:.0f} s"
-        return "is alive and runs, it has not submitted this"
+        return f"is alive and {idle}"
 
-    def find_cycle(self, waits: list[Wait], plans: Plans, negotiation: Negotiation, now: float) -> Cycle | None:
-        """Keeps the cycle of the last observations; returns it once two in a row agree."""
+    def find_cycle(self, waits: list[Wait], negotiation: Negotiation, agent: str, now: float) -> Cycle | None:
+        """Keeps the cycle of the last observations; returns it once all its agents have seen it twice."""
         edges = {rank: self._awaited(rank, waits, negotiation) for rank in self.blocked_on if self._is_blocked(rank)}
         ranks = _cycle(edges)
         if not ranks:
@@ -127,9 +134,10 @@ class Stalls:
             return None
         snapshot = tuple((rank, self.ranks[rank].submits, self.blocked_on[rank]) for rank in ranks)
         if self.cycle is None or self.cycle.snapshot != snapshot:
-            self.cycle = Cycle(snapshot, ranks, self._cycle_text(ranks), now)
+            self.cycle = Cycle(snapshot, {self.agent_of[rank] for rank in ranks}, self._cycle_text(ranks), now)
             return None
-        return self.cycle
+        self.cycle.unsure.discard(agent)
+        return None if self.cycle.unsure else self.cycle
 
     def _is_blocked(self, rank: int) -> bool:
         state = self.ranks.get(rank)
@@ -141,7 +149,7 @@ class Stalls:
             key = f"{blocked.plan}/{blocked.round}"
             return next((wait.missing for wait in waits if wait.key == key), ())
         for (_, name), entry in negotiation.entries.items():
-            if name == blocked.name and rank in entry.announced and entry.error is None:
+            if name == blocked.name and rank in entry.announced:
                 return tuple(r for r in entry.members if r not in entry.announced)
         return ()
 
@@ -150,8 +158,8 @@ class Stalls:
             f"rank {rank} (host {self.hosts.get(rank, '?')}) waits for {self.blocked_on[rank].name!r}" for rank in ranks
         )
         return (
-            f"Ranks {', '.join(map(str, ranks))} wait for each other: {sides}. None of them has submitted what another one waits "
-            "for. Submit the same names on all ranks, or submit asynchronously before you wait."
+            f"Ranks {', '.join(map(str, ranks))} wait for each other: {sides}. None of them has submitted what another "
+            "one waits for. Submit the same names on all ranks, or submit asynchronously before you wait."
         )
 
 
@@ -159,9 +167,19 @@ def _name_waits(negotiation: Negotiation, joined: frozenset[int], now: float) ->
     waits = []
     for (set_id, name), entry in negotiation.entries.items():
         missing = entry.missing(joined)
-        if entry.error is None and missing:
+        if missing:
             what = f"{describe(entry.first)} (not negotiated yet)"
             waits.append(Wait(f"{set_id}:{name}", what, now - entry.since, missing, tuple(entry.announced)))
+    return waits
+
+
+def _call_waits(sets: ProcessSets, now: float) -> list[Wait]:
+    waits = []
+    for number, calls in sets.calls.items():
+        callers = tuple(sorted(calls.made))
+        missing = tuple(rank for rank in sets.sets[0] if rank not in calls.made)
+        what = f"{calls.made[callers[0]].wish()} (a call that all ranks must make)"
+        waits.append(Wait(f"call {number}", what, now - calls.since, missing, callers))
     return waits
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -66,11 +65,6 @@ class Signature:
     def key(self) -> tuple[int, str]:
         """Announcements are matched by process set and name."""
         return self.process_set, self.name
-
-    def content(self) -> Hashable:
-        """Everything but the names."""
-        numbers = (self.kind, self.dtype, self.op, self.prescale, self.postscale, self.root, self.device)
-        return (*numbers, self.shapes, self.process_set)
 
 
 @dataclass(frozen=True, slots=True)
