@@ -19,7 +19,7 @@ struct Host {
   uint64_t add(uint32_t kind, uint64_t bytes, uint32_t depth = 2, uint32_t op = HVD_SUM, uint32_t dtype = HVD_FLOAT32,
                double postscale = 1);
   uint64_t add_for(const std::vector<uint32_t> &members, uint32_t kind, uint64_t bytes, uint32_t depth = 2);
-  // A rank's engine; maps board and arenas anew.
+  // A rank's engine; maps board and arenas anew, or all ranks share one mapping if HVD_TEST_SHARED is set.
   hvd_engine *open(uint32_t rank);
 
   uint32_t n;
@@ -29,6 +29,7 @@ struct Host {
   std::vector<int> arena_fds;
 
  private:
+  hvd_engine *open_shared(uint32_t rank);
   uint64_t next_plan_ = 1;
 };
 

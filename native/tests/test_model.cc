@@ -1,0 +1,59 @@
+// All interleavings of the model keep the rules; each seeded mistake breaks one.
+#include <string>
+
+#include "check.h"
+#include "model_round.h"
+
+using model::Agent;
+using model::Mistake;
+using model::Setting;
+
+namespace {
+
+void check_correct(const Setting &setting) {
+  model::Result result = model::explore(setting);
+  std::printf("  %d members, %d rounds, %d chunks, agent %d: %llu states %s\n", setting.members, setting.rounds,
+              setting.chunks, static_cast<int>(setting.agent), static_cast<unsigned long long>(result.states),
+              result.problem.c_str());
+  std::fflush(stdout);
+  CHECK(result.problem.empty());
+  CHECK(result.states > 100);
+}
+
+void test_two_members_two_rounds() {
+  for (Agent agent : {Agent::kNothing, Agent::kFails, Agent::kMarks})
+    for (int chunks : {1, 2}) check_correct({2, 2, chunks, agent, Mistake::kNone});
+}
+
+void test_three_members() { check_correct({3, 1, 1, Agent::kNothing, Mistake::kNone}); }
+
+// Some minutes and gigabytes: run by hand with --deep.
+void test_three_members_deep() {
+  for (Agent agent : {Agent::kFails, Agent::kMarks}) check_correct({3, 1, 1, agent, Mistake::kNone});
+}
+
+void check_caught(Mistake mistake, Agent agent, const std::string &problem) {
+  model::Result result = model::explore({2, 2, 2, agent, mistake});
+  std::printf("  mistake %d: %s\n", static_cast<int>(mistake), result.problem.c_str());
+  std::fflush(stdout);
+  CHECK(result.problem == problem);
+}
+
+void test_seeded_mistakes_are_caught() {
+  check_caught(Mistake::kPublishAfterClaim, Agent::kFails, "a member left a round in which a chunk is held");
+  check_caught(Mistake::kLeaveWithClaims, Agent::kFails, "a member left a round in which a chunk is held");
+  check_caught(Mistake::kSleepWithoutLook, Agent::kNothing, "an actor sleeps for ever");
+  check_caught(Mistake::kReuseUnread, Agent::kNothing, "an entry is used again although a member has not read it");
+  check_caught(Mistake::kLimitReadOnce, Agent::kMarks, "an arrival was neither marked nor seen");
+  check_caught(Mistake::kOpenWithoutCas, Agent::kNothing, "a chunk is reduced twice");
+  check_caught(Mistake::kClaimWithoutRound, Agent::kNothing, "a chunk is reduced twice");
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+  RUN(test_two_members_two_rounds);
+  RUN(test_three_members);
+  RUN(test_seeded_mistakes_are_caught);
+  if (argc > 1 && std::string(argv[1]) == "--deep") RUN(test_three_members_deep);
+}
