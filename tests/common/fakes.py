@@ -23,6 +23,7 @@ class FakeOp:
     round: int = -1
     freed: bool = False
     opened: bool = False
+    placed: bool = False
 
 
 @dataclass
@@ -63,6 +64,7 @@ class FakeEngine:
     def bind(self, handle: int, offset: int) -> tuple[int, int]:
         op, plan = self.ops[handle], self.plan(offset)
         assert op.round < 0, "bound twice"
+        op.placed = True
         if plan.next_round >= plan.limit:
             return MARKED, plan.next_round
         op.offset, op.round = offset, plan.next_round
@@ -71,8 +73,9 @@ class FakeEngine:
 
     def unbind(self, handle: int) -> bool:
         op = self.ops[handle]
-        if op.opened:
+        if op.opened or not op.placed:
             return False
+        op.placed = False
         op.offset = op.round = -1
         return True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import threading
 import time
@@ -259,6 +260,24 @@ def fork() -> None:
         for _ in range(10):
             assert (allreduce(mine(4), "parent") == total()).all()
     op.wait()
+
+
+def interrupt() -> None:
+    """Ctrl-C ends a wait at once; the interrupted operation goes on and can be waited for again."""
+    array = mine(4)
+    if hvd.rank() == 0:
+        op = reduce_start([array], "slow")
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        start = time.perf_counter()
+        with pytest.raises(KeyboardInterrupt):
+            op.wait()
+        assert time.perf_counter() - start < 2
+        barrier()
+        op.wait()
+    else:
+        barrier()
+        allreduce(array, "slow")
+    assert (array == total()).all()
 
 
 def trims() -> None:

@@ -24,7 +24,16 @@ def test_steady_state_sends_nothing() -> None:
 
 @pytest.mark.parametrize(
     "program",
-    ["contests", "duplicates", "skewed_shutdown", "shutdown_beside_a_waiting_thread", "fork", "names", "trims"],
+    [
+        "contests",
+        "duplicates",
+        "skewed_shutdown",
+        "shutdown_beside_a_waiting_thread",
+        "fork",
+        "names",
+        "trims",
+        "interrupt",
+    ],
 )
 def test_program(program: str) -> None:
     run_ranks(2, program)

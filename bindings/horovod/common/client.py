@@ -96,6 +96,7 @@ class AgentClient(EpochMember):
         if status < 0:
             self._raise_status(op, status)
         op.handle = self._engine.handle
+        op.placed = True
         if status == MARKED:
             self._run(self._core.handle(Marked(op, plan)))
             return True

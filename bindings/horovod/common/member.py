@@ -92,6 +92,7 @@ class EpochMember:
         op, plan = command.op, command.plan
         assert isinstance(op, AgentOp)
         status, round_number = self._engine.bind(op.handle, plan.offset)
+        op.placed = op.placed or status in (OK, MARKED)
         if status == OK:
             self._run(self._core.handle(Bound(op, plan, round_number)))
         elif status == MARKED:
@@ -104,8 +105,14 @@ class EpochMember:
             self._do_fail(FailOp(op, kind, text))
 
     def _do_unbind(self, command: Unbind) -> None:
-        gone = tuple(op for op in command.ops if isinstance(op, AgentOp) and self._engine.unbind(op.handle))
+        gone = tuple(op for op in command.ops if isinstance(op, AgentOp) and self._taken_off(op))
         self._run(self._core.handle(Unbound(command.plan, gone)))
+
+    def _taken_off(self, op: AgentOp) -> bool:
+        """Whether the operation has no place on the board (any more): one that was only parked here never had."""
+        if op.placed:
+            op.placed = not self._engine.unbind(op.handle)
+        return not op.placed
 
     def _do_fail(self, command: FailOp) -> None:
         op = command.op

@@ -26,7 +26,7 @@ _SLICE_MS = 100  # the longest time without handling a signal
 class AgentOp(Operation):
     """A cooperative operation."""
 
-    __slots__ = ("client", "failure", "handle", "keep", "over")
+    __slots__ = ("client", "failure", "handle", "keep", "over", "placed")
 
     def __init__(self, client: AgentClient, signature: Signature, name: str, keep: object) -> None:
         # Written out, not left to the base class: this runs for every operation.
@@ -40,6 +40,7 @@ class AgentOp(Operation):
         self.handle = 0
         self.keep = keep
         self.over = False
+        self.placed = False  # has a place on the board, be it marked
         self.failure: tuple[int, str] | None = None
 
     def wait(self) -> None:

@@ -162,11 +162,9 @@ class ClientCore:
         if op not in plan.parked:
             return
         count = plan.parked.index(op) + 1
-        for parked in plan.parked[:count]:
-            parked.round, parked.state = plan.next_round, OperationState.BOUND
-            plan.ops[parked] = None
-            plan.next_round += 1
+        plan.mark_bound(plan.parked[:count])
         del plan.parked[:count]
+        plan.next_round += count
 
     # ---- words from the agent
 
@@ -219,9 +217,7 @@ class ClientCore:
 
     def _take_off(self, plan: Plan, ops: Iterable[Operation]) -> list[Command]:
         """Parked operations have their places on the board still: the plan is not let go before they are off."""
-        for op in ops:
-            op.plan, op.state = plan, OperationState.BOUND
-            plan.ops[op] = None
+        plan.mark_bound(ops)
         return [Unbind(plan, tuple(ops))]
 
     def _announce_anew(self, ops: Iterable[Operation]) -> list[Command]:
@@ -240,10 +236,11 @@ class ClientCore:
         self.ended = event
         ops = [op for queue in self.waiting.values() for op in queue]
         for plan in self.plans.values():
-            ops += plan.parked
+            if event.board_fails:
+                plan.mark_bound(plan.parked)  # some may have gone on and be complete; the board fails the others
+            else:
+                ops += [*plan.parked, *plan.ops]
             plan.parked = []
-            if not event.board_fails:
-                ops += plan.ops
         self.waiting.clear()
         self.requests.clear()
         self.retiring.update(dict.fromkeys(self.live.values()))

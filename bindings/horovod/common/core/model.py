@@ -6,7 +6,7 @@ Both are plain records.  The shell extends :class:`Operation` with what the engi
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from enum import Enum
 
 from horovod.common.core.signature import Signature
@@ -63,3 +63,9 @@ class Plan:
     def exhausted(self) -> bool:
         """No operation of this rank will be bound to it any more."""
         return self.dropped or (self.limit is not None and self.next_round >= self.limit)
+
+    def mark_bound(self, ops: Iterable[Operation]) -> None:
+        """Counts these as operations that have a round here, whichever it is."""
+        for op in ops:
+            op.plan, op.state = self, OperationState.BOUND
+            self.ops[op] = None
