@@ -111,7 +111,14 @@ def check_leaf_in_place() -> None:
 def check_unsupported_dtypes() -> None:
     for dtype in [torch.complex64, torch.float8_e4m3fn]:
         x = torch.zeros(hvd.size(), dtype=torch.float32).to(dtype)
-        for call in [hvd.allreduce, hvd.allreduce_, hvd.allgather, lambda t: hvd.broadcast(t, 0), hvd.alltoall, hvd.reducescatter]:
+        for call in [
+            hvd.allreduce,
+            hvd.allreduce_,
+            hvd.allgather,
+            lambda t: hvd.broadcast(t, 0),
+            hvd.alltoall,
+            hvd.reducescatter,
+        ]:
             with pytest.raises(ValueError, match="can't be sent"):
                 call(x)
     with pytest.raises(ValueError, match="average"):
@@ -243,7 +250,10 @@ def check_alltoall() -> None:
     size, rank = hvd.size(), hvd.rank()
     x = torch.arange(size * 2 * 3).reshape(size * 2, 3) + 100 * rank
     got = hvd.alltoall(x)
-    assert torch.equal(got, torch.cat([torch.arange(size * 6).reshape(size * 2, 3)[2 * rank : 2 * rank + 2] + 100 * r for r in ranks()]))
+    assert torch.equal(
+        got,
+        torch.cat([torch.arange(size * 6).reshape(size * 2, 3)[2 * rank : 2 * rank + 2] + 100 * r for r in ranks()]),
+    )
     splits = [(rank + to) % 3 for to in ranks()]
     rows = torch.full((sum(splits) + 1, 2), float(rank))
     for given in [splits, torch.tensor(splits), torch.tensor(splits, dtype=torch.int32)]:
@@ -307,7 +317,10 @@ def check_compression() -> None:
     assert torch.isinf(hvd.allreduce(large, compression=hvd.Compression.fp16)).all()
     assert torch.allclose(hvd.allreduce(large, compression=hvd.Compression.bf16), large, rtol=0.01)
     assert torch.equal(hvd.allreduce(large.bfloat16(), compression=hvd.Compression.fp16), large.bfloat16())
-    assert torch.equal(hvd.allreduce(torch.ones(2, dtype=torch.int64), compression=hvd.Compression.fp16), torch.ones(2, dtype=torch.int64))
+    assert torch.equal(
+        hvd.allreduce(torch.ones(2, dtype=torch.int64), compression=hvd.Compression.fp16),
+        torch.ones(2, dtype=torch.int64),
+    )
 
 
 def _gradient(call, shape: tuple[int, ...], weight: float = 1.0) -> torch.Tensor:  # type: ignore[no-untyped-def]
@@ -371,6 +384,8 @@ def check_random_programs() -> None:
         dtype = [np.float32, np.float64, np.int32, np.int64][int(generator.integers(4))]
         arrays = [generator.integers(-9, 9, size=shape).astype(dtype) for _ in ranks()]
         x = torch.from_numpy(np.array(arrays[hvd.rank()]))
-        assert np.array_equal(hvd.allreduce(x, op=hvd.Sum, name=f"random.{step % 7}").numpy(), np.sum(arrays, axis=0, dtype=dtype))
+        assert np.array_equal(
+            hvd.allreduce(x, op=hvd.Sum, name=f"random.{step % 7}").numpy(), np.sum(arrays, axis=0, dtype=dtype)
+        )
         if shape:
             assert np.array_equal(hvd.allgather(x, name="random").numpy(), np.concatenate(arrays))

@@ -219,7 +219,9 @@ def check_changed_gradient_is_an_error() -> None:
 def check_late_parameters() -> None:
     first, frozen, late = (torch.nn.Parameter(torch.zeros(2)) for _ in range(3))
     frozen.requires_grad_(False)
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([{"params": [first]}, {"params": [frozen], "lr": 2.0}], lr=1.0))
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD([{"params": [first]}, {"params": [frozen], "lr": 2.0}], lr=1.0)
+    )
     assert list(optimizer._parameter_names.values()) == ["allreduce.noname.0.0", "allreduce.noname.1.0"]
     (first.sum() * (hvd.rank() + 1)).backward()
     optimizer.step()

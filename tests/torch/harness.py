@@ -48,7 +48,12 @@ def run_checks(module_name: str) -> None:
 
 
 def _start_ranks(agent: SmallAgent, size: int, module_name: str) -> list[subprocess.Popen[str]]:
-    base = {**os.environ, "HOROVOD_AGENT": agent.address, "HOROVOD_SIZE": str(size), "PYTHONWARNINGS": "error::UserWarning"}
+    base = {
+        **os.environ,
+        "HOROVOD_AGENT": agent.address,
+        "HOROVOD_SIZE": str(size),
+        "PYTHONWARNINGS": "error::UserWarning",
+    }
     command = [sys.executable, "-m", "tests.torch.harness", module_name]
     return [
         subprocess.Popen(

@@ -17,7 +17,7 @@ from horovod.torch.compression import Compression
 from horovod.torch.dtypes import engine_dtype
 from horovod.torch.pending import PulledEntry, handles, increment_version, require_client, start, synchronize
 from horovod.torch.reduce_ops import allreduce, grouped_allreduce
-from horovod.torch.signatures import automatic_name, check_tensor, make_signature, set_id_of
+from horovod.torch.signatures import automatic_name, by_dtype, check_tensor, make_signature, part_name, set_id_of
 from horovod.torch.staging import in_place_target, new_like, wire_copy
 
 __all__ = [
@@ -94,19 +94,20 @@ def _read_gathered(op: PullOp, inputs: Sequence[torch.Tensor], members: int) -> 
 
 
 def _submit_gather(
-    tensors: Sequence[torch.Tensor], name: str | None, process_set: ProcessSet, handle: int, group: bool
+    tensors: Sequence[torch.Tensor], name: str | None, process_set: ProcessSet, handle: int, group: bool, part: int = 0
 ) -> tuple[PullOp, list[torch.Tensor]]:
     client, set_id = require_client(), set_id_of(process_set)
     shapes = [_open_shape(tensor) for tensor in tensors]
     kind = CollectiveKind.ALLGATHER
-    signature = make_signature(kind, name, tensors[0].dtype, shapes, set_id, group=group)
+    named = part_name(name, part, tensors[0].dtype)
+    signature = make_signature(kind, named, tensors[0].dtype, shapes, set_id, group=group)
     sources = [wire_copy(tensor) for tensor in tensors]
     op = client.gather(
         signature,
         [(source.data_ptr(), source.nbytes) for source in sources],
         [len(tensor) if tensor.dim() else 1 for tensor in tensors],
         keep=sources,
-        name=automatic_name("allgather", name, handle),
+        name=automatic_name("allgather", name, handle, part),
     )
     return op, list(tensors)
 
@@ -154,14 +155,11 @@ def _start_grouped_gather(
     """One operation for each dtype in the group."""
     handle = handles.advance()
     what = f"allgather.{name or 'noname'}"
-    by_dtype: dict[torch.dtype, list[int]] = {}
-    for position, tensor in enumerate(tensors):
-        by_dtype.setdefault(check_tensor(tensor, what).dtype, []).append(position)
-        engine_dtype(tensor.dtype, what)
-    groups, ops = list(by_dtype.values()), []
+    for tensor in tensors:
+        engine_dtype(check_tensor(tensor, what).dtype, what)
+    groups, ops = by_dtype(tensors), []
     for part, positions in enumerate(groups):
-        part_name = f"{name}.{str(tensors[positions[0]].dtype).removeprefix('torch.')}" if name and part else name
-        ops.append(_submit_gather([tensors[p] for p in positions], part_name, process_set, handle, True)[0])
+        ops.append(_submit_gather([tensors[p] for p in positions], name, process_set, handle, True, part)[0])
     members = len(members_of(set_id_of(process_set)))
 
     def read(done: Sequence[PullOp]) -> Gathered:

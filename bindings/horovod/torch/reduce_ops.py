@@ -19,7 +19,7 @@ from horovod.common.util import get_average_backwards_compatibility_fun, num_ran
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.dtypes import engine_dtype
 from horovod.torch.pending import ReducedEntry, handles, increment_version, require_client, start, synchronize
-from horovod.torch.signatures import automatic_name, check_tensor, make_signature, set_id_of
+from horovod.torch.signatures import automatic_name, by_dtype, check_tensor, make_signature, part_name, set_id_of
 from horovod.torch.staging import Target, buffer_of, in_place_target, is_direct, new_like, pending_copies, wire_copy
 
 __all__ = [
@@ -63,19 +63,6 @@ def _check_adasum(dtype: torch.dtype, process_set: ProcessSet, what: str) -> Non
         raise ValueError(f"{what}: Adasum works on floating point tensors only.")
 
 
-def _by_dtype(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
-    """Positions of the tensors of each dtype, dtypes in order of appearance."""
-    found: dict[torch.dtype, list[int]] = {}
-    for position, tensor in enumerate(tensors):
-        found.setdefault(tensor.dtype, []).append(position)
-    return list(found.values())
-
-
-def _part_name(name: str | None, part: int, dtype: torch.dtype) -> str | None:
-    """The first dtype of a group has the group's name, so that mixed and uniform groups meet and are told apart."""
-    return name if part == 0 or name is None else f"{name}.{str(dtype).removeprefix('torch.')}"
-
-
 def _submit(
     tensors: Sequence[torch.Tensor],
     targets: Sequence[Target],
@@ -89,20 +76,18 @@ def _submit(
     """Submits the tensors, one operation for each dtype; targets receive the results."""
     client, set_id, ops = require_client(), set_id_of(process_set), []
     result = tuple(target for target, _ in targets) if group else targets[0][0]
-    for part, positions in enumerate(_by_dtype(tensors)):
+    for part, positions in enumerate(by_dtype(tensors)):
         dtype = tensors[positions[0]].dtype
-        part_name = _part_name(name, part, dtype)
+        named = part_name(name, part, dtype)
         signature = make_signature(
-            CollectiveKind.ALLREDUCE, part_name, dtype, [tensors[p].shape for p in positions], set_id,
+            CollectiveKind.ALLREDUCE, named, dtype, [tensors[p].shape for p in positions], set_id,
             op=op, prescale=factors[0], postscale=factors[1], group=group,
         )  # fmt: skip
         _check_op(op, dtype, process_set, signature.name)
         sources = [wire_copy(tensors[p]) for p in positions]
         buffers = [buffer_of(source, targets[p][1]) for source, p in zip(sources, positions, strict=True)]
         keep = (sources, [targets[p][1] for p in positions])
-        unnamed = automatic_name("allreduce", part_name, handle)
-        if unnamed and part:
-            unnamed = f"{unnamed}.{part}"
+        unnamed = automatic_name("allreduce", name, handle, part)
         ops.append(client.reduce(signature, buffers, blocking=False, keep=keep, name=unnamed))
     return ReducedEntry(ops, result, pending_copies(targets))
 

@@ -14,7 +14,7 @@ from horovod.torch.compression import Compression, Compressor
 from horovod.torch.dtypes import engine_dtype
 from horovod.torch.gather_ops import grouped_allgather, members_of
 from horovod.torch.pending import PulledEntry, handles, require_client, start, synchronize
-from horovod.torch.signatures import automatic_name, check_tensor, make_signature, set_id_of
+from horovod.torch.signatures import automatic_name, by_dtype, check_tensor, make_signature, part_name, set_id_of
 from horovod.torch.staging import wire_copy
 
 __all__ = ["grouped_reducescatter", "grouped_reducescatter_async", "reducescatter", "reducescatter_async", "rows_of"]
@@ -66,21 +66,18 @@ def _start(
     handle = handles.advance()
     _check_arguments(tensors, op, f"reducescatter.{name or 'noname'}")
     client, set_id = require_client(), set_id_of(process_set)
-    by_dtype: dict[torch.dtype, list[int]] = {}
-    for position, tensor in enumerate(tensors):
-        by_dtype.setdefault(tensor.dtype, []).append(position)
-    ops = []
-    for part, (dtype, positions) in enumerate(by_dtype.items()):
-        part_name = f"{name}.{str(dtype).removeprefix('torch.')}" if name and part else name
+    groups, ops = by_dtype(tensors), []
+    for part, positions in enumerate(groups):
+        dtype = tensors[positions[0]].dtype
         signature = make_signature(
-            CollectiveKind.REDUCESCATTER, part_name, dtype, [tensors[p].shape for p in positions], set_id,
+            CollectiveKind.REDUCESCATTER, part_name(name, part, dtype), dtype, [tensors[p].shape for p in positions], set_id,
             op=op, prescale=factors[0], postscale=factors[1], group=group,
         )  # fmt: skip
         sources = [wire_copy(tensors[p]) for p in positions]
         pieces = [(source.data_ptr(), source.nbytes) for source in sources]
-        unnamed = automatic_name("reducescatter", part_name, handle)
+        unnamed = automatic_name("reducescatter", name, handle, part)
         ops.append(client.gather(signature, pieces, (), keep=sources, name=unnamed))
-    ranks, groups = members_of(set_id), list(by_dtype.values())
+    ranks = members_of(set_id)
     me = ranks.index(client.rank)
 
     def read(done: Sequence[PullOp]) -> Any:

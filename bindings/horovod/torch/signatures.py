@@ -13,7 +13,7 @@ from horovod.common.process_sets import ProcessSet
 from horovod.common.types import CollectiveKind, Signature
 from horovod.torch.dtypes import engine_dtype
 
-__all__ = ["automatic_name", "check_tensor", "clear_signatures", "make_signature", "remember", "set_id_of"]
+__all__ = ["automatic_name", "by_dtype", "check_tensor", "make_signature", "part_name", "set_id_of"]
 
 # Names that are new every step must not make this grow without bound.
 _CAPACITY = 16384
@@ -21,21 +21,27 @@ _CAPACITY = 16384
 _known: dict[object, Signature] = {}
 
 
-def clear_signatures() -> None:
-    """Forgets all signatures."""
-    _known.clear()
+def automatic_name(kind: str, name: str | None, handle: int, part: int = 0) -> str | None:
+    """The name of this call of an unnamed operation; None for a named one, whose signature has the name.
+
+    ``part`` tells the operations of one call apart.
+    """
+    if name:
+        return None
+    return f"{kind}.noname.{handle}.{part}" if part else f"{kind}.noname.{handle}"
 
 
-def remember(key: object, signature: Signature) -> Signature:
-    """The signature under this key: one object per key, so that equal means identical."""
-    if len(_known) >= _CAPACITY:
-        _known.clear()
-    return _known.setdefault(key, signature)
+def part_name(name: str | None, part: int, dtype: torch.dtype) -> str | None:
+    """The first dtype of a group has the group's name, so that mixed and uniform groups meet and are told apart."""
+    return name if part == 0 or name is None else f"{name}.{str(dtype).removeprefix('torch.')}"
 
 
-def automatic_name(kind: str, name: str | None, handle: int) -> str | None:
-    """The name of this call of an unnamed operation; None for a named one, whose signature has the name."""
-    return None if name else f"{kind}.noname.{handle}"
+def by_dtype(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
+    """Positions of the tensors of each dtype, dtypes in order of appearance: each makes one operation."""
+    found: dict[torch.dtype, list[int]] = {}
+    for position, tensor in enumerate(tensors):
+        found.setdefault(tensor.dtype, []).append(position)
+    return list(found.values())
 
 
 def set_id_of(process_set: ProcessSet) -> int:
@@ -85,4 +91,6 @@ def make_signature(
         kind, base, not name, engine_dtype(dtype, base), sizes, members,
         op, float(prescale), float(postscale), int(root), set_id,
     )  # fmt: skip
-    return remember(key, signature)
+    if len(_known) >= _CAPACITY:
+        _known.clear()
+    return _known.setdefault(key, signature)
