@@ -172,8 +172,8 @@ typedef int64_t hvd_op; /* > 0; an index with a generation, so a stale handle is
  * copied out by the hvd_op_wait/hvd_op_poll that reports HVD_OK.  `out` must stay valid until then.
  * `tag` is shown in hvd_rank_info. The op is not bound. */
 HVD_API hvd_status hvd_op_reduce(hvd_engine *engine, const hvd_segment *segments, uint32_t n, uint32_t flags, uint64_t tag, hvd_op *out);
-/* A pull op: data (segments' `in`, concatenated without padding; copied before this returns unless it is one segment in the own arena)
- * and meta integers. */
+/* A pull op: data (segments' `in`, concatenated without padding) and meta integers, both copied before this returns: peers may
+ * read them long after the caller went on, so that even a buffer in the own arena is copied. */
 HVD_API hvd_status hvd_op_pull(hvd_engine *engine, const hvd_segment *segments, uint32_t n, const int64_t *meta, uint32_t n_meta,
                                uint64_t tag, hvd_op *out);
 /* Binds to the next round of the plan at `offset` and arrives.  Order of binds = order of rounds.  HVD_MARKED: round >= limit, op
@@ -193,7 +193,8 @@ HVD_API hvd_status hvd_op_reduce_bound(hvd_engine *engine, uint64_t offset, cons
 HVD_API hvd_status hvd_op_wait(hvd_engine *engine, hvd_op op, uint32_t timeout_ms);
 /* One bit of help, no waiting. HVD_OK: finished and, for cooperative ops, the output is written; hvd_op_wait still frees the handle. */
 HVD_API hvd_status hvd_op_poll(hvd_engine *engine, hvd_op op);
-/* Fails an op (bound or not) of this process; its waiters get HVD_E_CANCELLED. */
+/* Fails an op (bound or not) of this process; its waiters get HVD_E_CANCELLED.  A round in which it had arrived and that has not
+ * opened can never open then: the other members' ops in it end with HVD_E_CANCELLED too.  A round that has opened goes on. */
 HVD_API hvd_status hvd_op_fail(hvd_engine *engine, hvd_op op);
 
 /* Pull ops whose hvd_op_wait returned HVD_OK: */
