@@ -33,6 +33,7 @@ _LEVELS = {"TRACE": logging.DEBUG, "FATAL": logging.CRITICAL}
 
 def run_commandline(argv: Sequence[str] | None = None) -> int:
     """The program; returns the exit code."""
+    open_standard_descriptors()
     try:
         arguments = parse_args(argv)
         if arguments.version:
@@ -46,6 +47,15 @@ def run_commandline(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+
+
+def open_standard_descriptors() -> None:
+    """Where 0, 1 or 2 is closed, the next file would get that number, and output of ranks with it."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -260,6 +260,13 @@ def test_a_signal_that_is_ignored_stays_ignored() -> None:
     launcher.stdout.close()
 
 
+def test_a_closed_console_is_no_console(tmp_path: Path) -> None:
+    command = [*LAUNCHER, "-np", "2", "--output-filename", str(tmp_path), "sh", "-c", "echo x; echo y >&2"]
+    done = subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command], env=environment(), check=False)
+    assert done.returncode == 0
+    assert (tmp_path / "rank.1" / "stdout").read_text() == "x\n"
+
+
 def test_verbose_tells_what_the_launcher_does() -> None:
     done = launch("-np", "1", "--verbose", "true")
     assert "Rank 0 runs as process" in done.stderr
