@@ -156,7 +156,7 @@ def growth() -> tuple[int, int, int]:
     return len(os.listdir("/proc/self/fd")), threading.active_count(), resident
 
 
-def cycles(count: int = 60) -> None:
+def cycles(count: int = 500) -> None:
     """init, a collective and shutdown, again and again: descriptors, threads and memory stay; each is quick."""
     times = []
     hvd.shutdown()
@@ -178,7 +178,7 @@ def cycles(count: int = 60) -> None:
 
 
 def many_cycles() -> None:
-    cycles(500)
+    cycles(5000)
 
 
 def skewed_shutdown() -> None:

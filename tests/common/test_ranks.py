@@ -42,9 +42,3 @@ def test_program(program: str) -> None:
 def test_cycles_leave_nothing_behind() -> None:
     agent, _ = run_ranks(2, "cycles")
     assert agent.counts["hello"] == agent.counts["leave"]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_many_cycles_leave_nothing_behind() -> None:
-    run_ranks(2, "many_cycles", timeout_s=250)

@@ -61,7 +61,7 @@ def test_average_argument() -> None:
     assert choose(3, None) == 3
     with pytest.warns(DeprecationWarning, match="average"):
         assert choose(None, False) == 1
-    with pytest.raises(ValueError, match="both"):
+    with pytest.raises(ValueError, match="Both"):
         choose(0, True)
 
 
