@@ -1,4 +1,4 @@
-"""Imports point one way: bindings -> native, proto; agent -> native, proto; coordinator -> proto; runner -> all services.
+"""Imports point one way: bindings, agent -> native, proto; coordinator -> proto; runner -> the services.
 
 The folders that decide (``core/``) use nothing but the standard library, and of that nothing that acts, waits or reads
 a clock.  The rules are data; the last tests give the checker wrong imports, so that it is known to object.

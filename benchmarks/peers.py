@@ -1,0 +1,94 @@
+"""Who is measured, how its ranks are started, and why it may be missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """``launch(size)`` is what stands before the worker's command; no launch: the parent starts the ranks itself."""
+
+    name: str
+    python: str = sys.executable
+    launch: Callable[[int], list[str]] | None = None
+    missing: str = ""
+    works_when_idle: bool = False
+    variables: dict[str, str] = field(default_factory=dict)
+
+    def commands(self, size: int, threads: int, folder: Path) -> list[list[str]]:
+        """The commands that bring up all ranks."""
+        worker = [self.python, "-m", "benchmarks.worker", "--peer", self.name]
+        worker += ["--control", str(folder / "control"), "--threads", str(threads)]
+        if self.launch is not None:
+            return [[*self.launch(size), *worker]]
+        group = ["--size", str(size), "--store", str(folder / "store")]
+        return [[*worker, *group, "--rank", str(rank)] for rank in range(size)]
+
+    def environment(self) -> dict[str, str]:
+        """Ours, with this repository importable."""
+        path = os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH", "")) if part)
+        return {**os.environ, "PYTHONPATH": path, **self.variables}
+
+
+def _missing_module(module: str, hint: str) -> str:
+    return "" if importlib.util.find_spec(module) else f"{module} is not installed ({hint})"
+
+
+def hvd() -> Peer:
+    """Ours."""
+
+    def launch(size: int) -> list[str]:
+        return [sys.executable, "-m", "horovod.runner", "-np", str(size)]
+
+    return Peer("hvd", launch=launch, missing=_missing_module("horovod", "make setup"))
+
+
+def gloo() -> Peer:
+    """torch.distributed with Gloo over the loopback device."""
+    missing = _missing_module("torch", "pip install torch")
+    return Peer("gloo", missing=missing, variables={"GLOO_SOCKET_IFNAME": "lo"})
+
+
+def openmpi() -> Peer:
+    """Open MPI through mpi4py."""
+
+    def launch(size: int) -> list[str]:
+        root = ["--allow-run-as-root"] if os.getuid() == 0 else []
+        return ["mpirun", *root, "--oversubscribe", "-np", str(size)]
+
+    missing = "" if shutil.which("mpirun") else "mpirun is not installed (apt-get install openmpi-bin libopenmpi-dev)"
+    return Peer("openmpi", launch=launch, missing=missing or _missing_module("mpi4py", "pip install mpi4py"))
+
+
+def original(python: str) -> Peer:
+    """The original Horovod, under an interpreter that has it."""
+
+    def launch(size: int) -> list[str]:
+        return [python, "-m", "horovod.runner.launch", "-np", str(size)]
+
+    missing = "" if shutil.which(python) else f"there is no interpreter at {python}"
+    # Its background thread wakes every millisecond, so its ranks are stopped while others are measured.
+    return Peer("horovod", python=python, launch=launch, missing=missing, works_when_idle=True)
+
+
+PEERS = {"gloo": gloo, "openmpi": openmpi}
+
+
+def chosen(names: str, peer_python: str | None, with_ours: bool = True) -> list[Peer]:
+    """The peers of a command line; ValueError for a name that is not known."""
+    wanted = [name for name in names.split(",") if name]
+    unknown = [name for name in wanted if name not in PEERS]
+    if unknown:
+        raise ValueError(f"unknown peer {', '.join(unknown)}; known: {', '.join(PEERS)}")
+    peers = [hvd()] if with_ours else []
+    peers += [PEERS[name]() for name in wanted]
+    return peers + ([original(peer_python)] if peer_python else [])
