@@ -71,6 +71,7 @@ class AgentCore:
     sessions: dict[int, Session] = field(default_factory=dict)
     epoch: Epoch | None = None
     last_epoch: int = 0
+    missed_epoch: int = 0  # one that could not begin here, as a rank had died meanwhile
     jobs: int = 0
 
     def start(self) -> list[ev.Command]:
@@ -119,6 +120,8 @@ class AgentCore:
         if session is None:
             return [ev.CloseConnection(event.connection, f"{type(body).__name__} before Hello")]
         if isinstance(body, v.Leave):
+            if session.phase is Phase.WAITING:
+                return [ev.CloseConnection(event.connection, "Leave inside init")]
             return self._leave(session)
         if session.phase is not Phase.READY or self.epoch is None:
             return [ev.CloseConnection(event.connection, f"{type(body).__name__} outside an epoch")]
@@ -133,9 +136,7 @@ class AgentCore:
         slot = self.slots[hello.rank]
         self.sessions[connection] = slot.session = session
         slot.owes = True
-        body = v.RankHello(
-            hello.rank, hello.generation, hello.pid, hello.process_sets, hello.dynamic_process_sets
-        )
+        body = v.RankHello(hello.rank, hello.generation, hello.pid, hello.process_sets, hello.dynamic_process_sets)
         return [ev.ToCoordinator(0, body)]
 
     def _reason_against(self, connection: int, hello: v.Hello) -> str:
@@ -247,7 +248,9 @@ class AgentCore:
             return [ev.JobOver(body.code, body.text)]
         if self.epoch is not None and event.epoch == self.epoch.number:
             return self.epoch.order(body, now)
-        return self._reject_late(body) if isinstance(body, v.EndEpoch) else []
+        if isinstance(body, v.EndEpoch) and event.epoch == self.missed_epoch:
+            return self._reject_late(body)
+        return []
 
     def _epoch_start(self, number: int, body: v.EpochStart) -> list[ev.Command]:
         local = tuple(place.rank for place in body.places if place.agent == self.info.name)
@@ -255,6 +258,7 @@ class AgentCore:
         live = {rank: s.connection for rank, s in sessions.items() if s is not None and s.phase is Phase.WAITING}
         self.last_epoch = number
         if len(live) < len(local):
+            self.missed_epoch = number
             return []  # somebody died meanwhile: the coordinator ends this epoch when it hears of it
         self.epoch = Epoch(number, body.places, local, live)
         for session in sessions.values():

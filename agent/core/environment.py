@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from horovod.agent.core.values import RankPlace
 
 
-def rank_environment(
-    job: Mapping[str, str], place: RankPlace, size: int, address: str, nonce: str
-) -> dict[str, str]:
+def rank_environment(job: Mapping[str, str], place: RankPlace, size: int, address: str, nonce: str) -> dict[str, str]:
     """The job's environment with what belongs to one slot; what the user has set of the last block stays."""
     own = {
         "HOROVOD_HOSTNAME": place.host,

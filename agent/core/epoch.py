@@ -166,7 +166,8 @@ class Epoch:
         plan = self.plans.pop(event.plan)
         for rank, requests in plan.requests.items():
             for request in requests:
-                self.request_plans.pop((rank, request), None)
+                if self.request_plans.get((rank, request)) == plan.id:  # else it was announced anew meanwhile
+                    del self.request_plans[rank, request]
         return [self.report(v.PlanRetired(event.plan))]
 
     def _end(self, error: v.Error, now: float) -> list[ev.Command]:
@@ -225,6 +226,7 @@ class Epoch:
     def gone(self, rank: int) -> list[ev.Command]:
         """A rank has left or died: it holds up no retirement any more."""
         self.sessions.pop(rank, None)
+        self.names = {key: name for key, name in self.names.items() if key[0] != rank}
         return [command for plan in list(self.plans.values()) for command in self._maybe_remove(plan)]
 
     def tick(self) -> list[ev.Command]:
@@ -274,7 +276,7 @@ class Epoch:
         for plan in self.plans.values():
             assert plan.told <= set(plan.ranks)
             assert plan.retiring or not plan.removing
-            assert all(self.request_plans.get((r, q)) == plan.id for r, qs in plan.requests.items() for q in qs)
+        assert set(self.request_plans.values()) <= set(self.plans)
 
 
 __all__ = ["Epoch"]

@@ -1,8 +1,9 @@
 """Makes a random program from a seed: what every rank calls, in which order and on which thread.
 
-A program is a list of steps.  Between two steps all ranks meet in a barrier, inside a step each rank runs its calls in an order and
-on threads of its own.  Whatever a seed yields must be legal: no rank waits for a call that another rank makes only after it.  To that
-end all calls of a step are submitted (asynchronously) before any is waited for, unless the whole step is made of blocking calls in one order.
+A program is a list of steps.  Between two steps all ranks meet in a barrier, inside a step each rank runs its calls in
+an order and on threads of its own.  Whatever a seed yields must be legal: no rank waits for a call that another rank
+makes only after it.  To that end all calls of a step are submitted (asynchronously) before any is waited for, unless the
+whole step is made of blocking calls in one order.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Step:
-    """``orders[rank]`` is the order of submission, ``threads`` how many user threads share the calls, ``blocking`` waits at each."""
+    """``orders[rank]`` is the order of submission, ``threads`` share the calls, ``blocking`` waits at each."""
 
     calls: tuple[Call, ...]
     orders: tuple[tuple[int, ...], ...]

@@ -15,7 +15,14 @@ ROOT = Path(__file__).parents[2]
 
 def run_programs(size: int, seed: int, programs: int, steps: int = 25) -> str:
     """Output of ``programs`` programs on ``size`` ranks."""
-    command = [sys.executable, "-m", "tests.fuzz.worker", f"--seed={seed}", f"--programs={programs}", f"--steps={steps}"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.fuzz.worker",
+        f"--seed={seed}",
+        f"--programs={programs}",
+        f"--steps={steps}",
+    ]
     launcher = [sys.executable, "-m", "horovod.runner", "-np", str(size)]
     done = subprocess.run([*launcher, *command], cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]

@@ -40,7 +40,9 @@ def expected(seed: int, step: int, call: Call, rank: int) -> list[Array]:
         return [input_of(seed, step, call, call.root)]
     if call.kind == "alltoall":
         return [np.concatenate([_sent(seed, step, call, m, rank) for m in call.members])]
-    return [_part(_reduced([input_of(seed, step, call, m) for m in call.members], call), call.members.index(rank), call)]
+    return [
+        _part(_reduced([input_of(seed, step, call, m) for m in call.members], call), call.members.index(rank), call)
+    ]
 
 
 def _sent(seed: int, step: int, call: Call, sender: int, receiver: int) -> Array:

@@ -10,10 +10,10 @@ import sys
 import threading
 from collections.abc import Callable
 
+import horovod.torch as hvd
 import numpy as np
 import torch
 
-import horovod.torch as hvd
 from tests.fuzz.program import SUM, Call, Program, Step, make_program
 from tests.fuzz.twin import Array, expected, input_of, splits_of
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import horovod.torch as hvd
 import numpy as np
 import pytest
 import torch
-
-import horovod.torch as hvd
 from horovod.torch.scatter_ops import rows_of
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]

@@ -8,11 +8,10 @@ import pickle
 import warnings
 from collections.abc import Callable
 
+import horovod.torch as hvd
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
-
-import horovod.torch as hvd
 
 
 def ranks() -> range:

@@ -29,9 +29,8 @@ def checks_of(module_name: str) -> list[str]:
 
 def run_checks(module_name: str) -> None:
     """In a rank: runs every check and prints its outcome."""
-    import torch
-
     import horovod.torch as hvd
+    import torch
 
     torch.set_num_threads(1)
     hvd.init()

@@ -6,8 +6,8 @@ the combination.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -48,13 +48,11 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
     def synchronize(self) -> None:
         """Nothing to wait for: updates are combined in ``step``."""
 
-    @contextmanager
-    def skip_synchronize(self) -> Iterator[None]:
+    def skip_synchronize(self) -> AbstractContextManager[None]:
         """Raises AssertionError: combination is part of the step."""
         raise AssertionError("Skipping synchronization is not supported when using Adasum optimizer.")
-        yield
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps, then replaces each parameter's change by the combination of all ranks' changes."""
         parameters = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
         with torch.no_grad():

@@ -30,7 +30,7 @@ def _exchange(payload: bytes, name: str, root: int, process_set: ProcessSet) -> 
     """What each member published; with a root, what it alone published."""
     client, set_id, handle = require_client(), set_id_of(process_set), handles.advance()
     signature = make_signature(CollectiveKind.ALLGATHER, name, torch.uint8, [(-1,)], set_id, root=root)
-    address = ctypes.cast(payload, ctypes.c_void_p).value or 0
+    address = ctypes.cast(ctypes.c_char_p(payload), ctypes.c_void_p).value or 0
     unnamed = automatic_name("allgather", name, handle)
     op = client.gather(signature, [(address, len(payload))], [len(payload)], keep=payload, name=unnamed)
     try:

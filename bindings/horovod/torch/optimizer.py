@@ -96,7 +96,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         finally:
             self._should_synchronize = True
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Synchronizes, then steps.  Gradients that a closure computes are synchronized after each call of it."""
         if closure is not None:
             return self._step_with(closure)

@@ -208,7 +208,8 @@ class Reducer:
 
     def _submit(self, bucket: Bucket) -> None:
         memory, client = bucket.memory, self._client
-        assert memory is not None and client is not None
+        assert memory is not None
+        assert client is not None
         present = [float(slot.parameter.grad is not None) for slot in bucket.slots]
         memory.presence.copy_(torch.tensor(present))
         buffers = bucket.buffers()
@@ -272,7 +273,8 @@ class Reducer:
             if parameter.grad is not None or reduced._nnz():
                 parameter.grad = reduced
             return
-        assert bucket is not None and bucket.memory is not None
+        assert bucket is not None
+        assert bucket.memory is not None
         gradient = parameter.grad
         in_place = gradient is not None and slot.gradient == bucket.memory.addresses[slot.index]
         slot.gradient = 0

@@ -122,7 +122,7 @@ class _Reducescatter(torch.autograd.Function):
     def forward(
         ctx: Any, name: str | None, op: int, group: ProcessSet, pre: float, post: float, *tensors: torch.Tensor
     ) -> Any:
-        ctx.group, ctx.factor = group, pre * post * (group.size() if op == Sum else 1)
+        ctx.group, ctx.factor = group, pre * post * ((group.size() or 1) if op == Sum else 1)
         return synchronize(grouped_reducescatter_async(tensors, name, op, group, pre, post)) if len(tensors) > 1 else (
             synchronize(reducescatter_async(tensors[0], name, op, group, pre, post)),
         )  # fmt: skip
