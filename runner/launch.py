@@ -24,7 +24,21 @@ from horovod.runner.job import JobSpec, run_job_with_signals
 from horovod.runner.report import JobResult, failure_text, write_record
 from horovod.runner.settings import UsageProblem, environment_notes, notes_of, parse_args, variables_of
 
-__all__ = ["check_build", "main", "parse_args", "run_commandline"]
+__all__ = [
+    "check_build",
+    "coordinator_config",
+    "hosts_of",
+    "job_spec",
+    "main",
+    "number",
+    "open_standard_descriptors",
+    "output_directory",
+    "parse_args",
+    "report",
+    "run_commandline",
+    "say",
+    "start_logging",
+]
 
 log = logging.getLogger("horovod")
 

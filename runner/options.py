@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["OPTIONS", "Option", "build_parser", "dest_of"]
+__all__ = ["OPTIONS", "Option", "build_parser", "dest_of", "given"]
 
 _ELASTIC = "elastic jobs are not supported yet: the number of ranks is fixed by -np."
 _SSH = "ranks on other hosts are not supported yet, so there is no ssh connection to set up."

@@ -16,7 +16,7 @@ from horovod.common.exceptions import NotInitializedError, StartError, UsageErro
 from horovod.common.process_sets import ProcessSet
 from horovod.common.types import Client, ReduceOp
 
-__all__ = ["HorovodBasics", "client", "on_shutdown"]
+__all__ = ["HorovodBasics", "client", "disown", "on_shutdown"]
 
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 

@@ -21,6 +21,7 @@ from horovod.torch.signatures import automatic_name, by_dtype, check_tensor, mak
 from horovod.torch.staging import in_place_target, new_like, wire_copy
 
 __all__ = [
+    "Gathered",
     "allgather",
     "allgather_async",
     "alltoall",

@@ -16,7 +16,17 @@ from horovod.common.exceptions import HorovodInternalError, NotInitializedError,
 from horovod.common.handles import HandleTable
 from horovod.common.types import Client, Op, PullOp
 
-__all__ = ["Entry", "PulledEntry", "ReducedEntry", "handles", "poll", "require_client", "start", "synchronize"]
+__all__ = [
+    "Entry",
+    "PulledEntry",
+    "ReducedEntry",
+    "handles",
+    "poll",
+    "require_client",
+    "start",
+    "synchronize",
+    "wait_all",
+]
 
 increment_version = torch.autograd.graph.increment_version
 
