@@ -34,8 +34,10 @@ make_venv() {
 
 ensure_venv() {
   if [ ! -x "$VENV/bin/pip" ]; then
-    say "making $VENV"
-    make_venv "$(find_python)"
+    local python
+    python=$(find_python) # on a line of its own, so that its failure ends the script
+    say "making $VENV with $python"
+    make_venv "$python"
   fi
   command -v "${CXX:-c++}" >/dev/null || fail "A C++17 compiler is needed. On Debian: sudo apt-get install g++"
 }
