@@ -1,7 +1,7 @@
 """Runs modules of named checks on several real ranks, once for each module, and reports each check by itself.
 
 A check is a function ``check_<name>()`` of a module ``checks_*``; all ranks run all checks in the order of their
-definition.  The test process starts the ranks and reads what they print.
+definition.  The test process starts them with the launcher and reads what they print.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import re
 import subprocess
 import sys
 import traceback
@@ -16,9 +17,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.common.small_agent import SmallAgent
-
-TIMEOUT_S = 25
+TIMEOUT_S = 120
 
 
 def checks_of(module_name: str) -> list[str]:
@@ -46,43 +45,32 @@ def run_checks(module_name: str) -> None:
     hvd.shutdown()
 
 
-def _start_ranks(agent: SmallAgent, size: int, module_name: str) -> list[subprocess.Popen[str]]:
-    base = {
-        **os.environ,
-        "HOROVOD_AGENT": agent.address,
-        "HOROVOD_SIZE": str(size),
-        "PYTHONWARNINGS": "error::UserWarning",
-    }
-    command = [sys.executable, "-m", "tests.torch.harness", module_name]
-    return [
-        subprocess.Popen(
-            command, env={**base, "HOROVOD_RANK": str(rank)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        for rank in range(size)
-    ]  # fmt: skip
+def _split_by_rank(text: str, size: int) -> list[str]:
+    """The lines of each rank; what the launcher says itself goes to all."""
+    outputs: list[list[str]] = [[] for _ in range(size)]
+    for line in text.splitlines():
+        match = re.match(r"\[(\d+)\]<(?:stdout|stderr)>:(.*)", line)
+        for rank in [int(match[1])] if match else range(size):
+            outputs[rank].append(match[2] if match else line)
+    return ["\n".join(lines) + "\n" for lines in outputs]
 
 
 @functools.cache
 def outcomes(size: int, module_name: str) -> list[str]:
     """The output of each rank."""
-    agent = SmallAgent(size)
-    processes = _start_ranks(agent, size, module_name)
-    outputs = []
-    try:
-        for process in processes:
-            try:
-                outputs.append(process.communicate(timeout=TIMEOUT_S)[0])
-            except subprocess.TimeoutExpired:
-                process.kill()
-                outputs.append(process.communicate()[0] + "\n(killed: it did not end)")
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-            if process.stdout:
-                process.stdout.close()
-        agent.close()
-    return outputs
+    command = [
+        sys.executable, "-m", "horovod.runner", "-np", str(size), sys.executable, "-m", "tests.torch.harness", module_name,
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONWARNINGS": "error::UserWarning"}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as launcher:
+        try:
+            text = launcher.communicate(timeout=TIMEOUT_S)[0]
+        except subprocess.TimeoutExpired:
+            launcher.terminate()
+            text = launcher.communicate()[0] + "\n(ended: it took too long)"
+    return _split_by_rank(text, size)
 
 
 def expect_passed(size: int, module_name: str, name: str) -> None:

@@ -6,10 +6,12 @@ import pytest
 
 from tests.torch.harness import checks_of, expect_passed
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = pytest.mark.timeout(180)
 
 OPS = "tests.torch.checks_ops"
 OPTIMIZER = "tests.torch.checks_optimizer"
+STATE = "tests.torch.checks_state"
+SETS = "tests.torch.checks_sets"
 
 
 @pytest.mark.parametrize("name", checks_of(OPS))
@@ -22,3 +24,15 @@ def test_operations(size: int, name: str) -> None:
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_optimizer(size: int, name: str) -> None:
     expect_passed(size, OPTIMIZER, name)
+
+
+@pytest.mark.parametrize("name", checks_of(STATE))
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_state(size: int, name: str) -> None:
+    expect_passed(size, STATE, name)
+
+
+@pytest.mark.parametrize("name", checks_of(SETS))
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_sets_and_join(size: int, name: str) -> None:
+    expect_passed(size, SETS, name)
