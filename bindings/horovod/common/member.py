@@ -97,8 +97,8 @@ class EpochMember:
             self._run(self._core.handle(Bound(op, plan, round_number)))
         elif status == MARKED:
             self._run(self._core.handle(Marked(op, plan)))
-        elif status == INVALID and op.state is OperationState.PARKED:
-            # It went on by itself and the engine is through with it; its waiter is about to say so.
+        elif status == INVALID and self._engine.poll(op.handle) == INVALID:
+            # The engine is through with it (it went on by itself, or failed); its waiter is about to say so.
             self._run(self._core.handle(Bound(op, plan, plan.next_round)))
         else:
             kind, text = self._failure(op, status) if status not in (CLOSED, FAILED) else self._end_of_epoch(status, 0)

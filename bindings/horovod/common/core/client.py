@@ -125,8 +125,9 @@ class ClientCore:
         op.plan, op.round, op.state = None, -1, OperationState.WAITING
         self.waiting.setdefault(op.signature.key, deque()).append(op)
 
-    def _park(self, op: Operation, plan: Plan) -> None:
-        op.plan, op.round, op.state = plan, -1, OperationState.PARKED
+    def _park(self, op: Operation, plan: Plan, round_number: int = -1) -> None:
+        """With the round that it has on the board; none for those that wait behind others."""
+        op.plan, op.round, op.state = plan, round_number, OperationState.PARKED
         plan.parked.append(op)
 
     def _bound(self, event: Bound) -> list[Command]:
@@ -140,22 +141,35 @@ class ClientCore:
     def _marked(self, event: Marked) -> list[Command]:
         op, plan = event.op, event.plan
         if plan.limit is None:
-            self._park(op, plan)
+            self._park(op, plan, plan.next_round + len(plan.parked))
             return []
         # All rounds below the limit are used, by zeros of the agent too while this rank had joined.
         plan.next_round = max(plan.next_round, plan.limit)
         self._forget_exhausted(plan)
-        return self._take_off(plan, [op])
+        plan.mark_bound([op])
+        return [Unbind(plan, (op,))]
 
     def _finished(self, event: Finished) -> list[Command]:
         op, plan = event.op, event.op.plan
         if op.state is OperationState.PARKED and plan is not None:
             self._went_on(op, plan)
+        if op.state is OperationState.WAITING:
+            return self._stopped_waiting(op)
         op.state = OperationState.GONE
         if plan is None:
             return []
         plan.ops.pop(op, None)
         return self._acknowledge(plan)
+
+    def _stopped_waiting(self, op: Operation) -> list[Command]:
+        """The board has failed the operation before word of its end was here, or the agent has refused it."""
+        op.state = OperationState.GONE
+        queue = self.waiting.pop(op.signature.key)
+        queue.remove(op)
+        if self.requests.pop(op.request, None) is None:
+            self.waiting[op.signature.key] = queue
+            return []
+        return self._announce_anew(queue)
 
     def _went_on(self, op: Operation, plan: Plan) -> None:
         """The board's limit rose before Retire came: this operation, and those parked before it, had their rounds."""
@@ -178,14 +192,11 @@ class ClientCore:
         return [Bind(op, plan) for op in self.waiting.pop(plan.key)]
 
     def _refused(self, event: Refused) -> list[Command]:
-        op = self.requests.pop(event.request, None)
+        op = self.requests.get(event.request)
         if op is None:
             return []
-        queue = self.waiting[op.signature.key]
-        queue.remove(op)
-        commands: list[Command] = [self._fail(op, event.kind, event.text)]
-        del self.waiting[op.signature.key]
-        return commands + self._announce_anew(queue)
+        anew = self._stopped_waiting(op)
+        return [self._fail(op, event.kind, event.text), *anew]
 
     def _retire(self, event: Retire) -> list[Command]:
         plan = self.plans.get(event.plan)
@@ -209,16 +220,16 @@ class ClientCore:
         limit = plan.limit or 0
         self._forget_exhausted(plan)
         room = 0 if plan.dropped else max(0, limit - plan.next_round)
-        parked, plan.parked = plan.parked, []
-        commands: list[Command] = [Bind(op, plan) for op in parked[:room]]
-        if parked[room:]:
-            return commands + self._take_off(plan, parked[room:])
-        return commands or self._acknowledge(plan)
-
-    def _take_off(self, plan: Plan, ops: Iterable[Operation]) -> list[Command]:
-        """Parked operations have their places on the board still: the plan is not let go before they are off."""
-        plan.mark_bound(ops)
-        return [Unbind(plan, tuple(ops))]
+        commands: list[Command] = [Bind(op, plan) for op in plan.parked[:room]]
+        beyond = plan.parked[room:]
+        placed = tuple(op for op in beyond if op.round >= 0)
+        if placed:
+            # The plan is not let go before they are off the board; those behind them follow then.
+            plan.mark_bound(placed)
+            plan.parked = beyond[len(placed) :]
+            return [*commands, Unbind(plan, placed)]
+        plan.parked = []
+        return [*commands, *self._announce_anew(beyond), *([] if commands else self._acknowledge(plan))]
 
     def _announce_anew(self, ops: Iterable[Operation]) -> list[Command]:
         """One announcement for each key; the others queue behind it."""
