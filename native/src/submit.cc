@@ -54,8 +54,8 @@ bool hvd_engine::stage_reduce(Op *op) {
     return true;
   }
   uint32_t chunks = hvd::chunks_of(op->staged.bytes);
-  if (!op->blocking || chunks < 2) return stage_whole(op);
-  op->staged.window = std::min(chunks, hvd::kWindowSlots);
+  if (!op->blocking || chunks <= hvd::kWindowSlots) return stage_whole(op);  // what fits the window needs no turns
+  op->staged.window = hvd::kWindowSlots;
   return stage_alloc(&op->staged, op->staged.window * hvd::chunk_bytes_of(op->staged.bytes));
 }
 

@@ -1,5 +1,6 @@
 // Waiting: help what is open, spin, sleep, and hand out what is finished.
 #include <algorithm>
+#include <sched.h>
 
 #include "engine_call.h"
 
@@ -10,6 +11,7 @@ using hvd::OpState;
 namespace {
 
 constexpr uint32_t kPausesPerLook = 32;
+constexpr uint32_t kLooksAlone = 8;      // looks before the core is offered to others
 constexpr uint32_t kChunksPerLook = 16;  // helped in one go before looking at the own op again
 
 }  // namespace
@@ -59,11 +61,12 @@ hvd_status hvd_engine::wait(hvd_op handle, uint64_t timeout_ns) {
   while (status == HVD_PENDING && progress) status = attempt(call.lock, op, kChunksPerLook, &progress);
   if (status != HVD_PENDING) return finish(op, status);
   Blocked blocked(this, op);
+  uint32_t looks = 0;
   uint64_t now = hvd::now_ns(), until = now + timeout_ns, spin_until = now + board.header->spin_ns;
   for (; status == HVD_PENDING && now < until; now = hvd::now_ns()) {
     if (progress) spin_until = now + board.header->spin_ns;
     if (now < spin_until) {
-      spin(call.lock, op);
+      spin(call.lock, op, !progress && ++looks > kLooksAlone);
       status = attempt(call.lock, op, kChunksPerLook, &progress);
     } else {
       blocked.list();
@@ -84,10 +87,13 @@ hvd_status hvd_engine::sleep(Lock &lock, Op *op, uint64_t at_most_ns, bool *prog
   return HVD_PENDING;
 }
 
-void hvd_engine::spin(Lock &lock, const Op *op) {
+// After some looks the core is offered to others: the rank that we wait for may be queued behind us on it, and
+// would otherwise come only when we sleep.
+void hvd_engine::spin(Lock &lock, const Op *op, bool offer_core) {
   const BoundPlan *plan = op->state == OpState::kArrived ? op->plan : nullptr;
   const hvd::Entry *entry = plan == nullptr ? nullptr : &plan->view.entry(op->round);
   lock.unlock();
+  if (offer_core) sched_yield();
   uint64_t claim = entry == nullptr ? 0 : entry->claim.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < kPausesPerLook; ++i) {
     hvd::cpu_pause();

@@ -154,11 +154,14 @@ void test_stopped_holder_is_waited_for() {
     _exit(0);
   }
   wait_until_asleep(host, 0);
+  kill(rank, SIGSTOP);  // so that it does not take all chunks before we hold one
+  waitpid(rank, nullptr, WUNTRACED);
   hvd_engine *other = host.open(1);
   std::vector<float> mine(kBytes / 4, 1.0f);
   hvd_op op = 0;
   CHECK_EQUAL(hvd_op_reduce_bound(other, plan, mine.data(), mine.data(), kBytes, 0, 0, &op), HVD_OK);
   std::atomic<uint64_t> *slot = hold_a_chunk(host, plan, 0);
+  kill(rank, SIGCONT);
   hvd_board_fail(host.board, HVD_E_FAILED, "over");
   CHECK_EQUAL(hvd_op_wait(other, op, 20), HVD_PENDING);
   CHECK_EQUAL(waitpid(rank, nullptr, WNOHANG), 0);
