@@ -52,6 +52,7 @@ hvd_status hvd_board::plan_add(const hvd_plan_spec &spec, uint64_t *offset) {
   if (at == 0) return HVD_E_MEMORY;
   if (reused) std::memset(view.mapping->base() + at, 0, bytes);
   plans_[at] = std::make_shared<PlanView>(hvd::format_plan(view, at, spec));
+  listed_.reset();
   *offset = at;
   return HVD_OK;
 }
@@ -67,6 +68,7 @@ hvd_status hvd_board::plan_remove(uint64_t offset) {
   plan.header->plan_id.store(0, std::memory_order_release);
   blocks_.free(offset, hvd::block_bytes(plan.n_members, plan.depth));
   plans_.erase(found);
+  listed_.reset();
   return HVD_OK;
 }
 
@@ -76,11 +78,13 @@ std::shared_ptr<const PlanView> hvd_board::plan(uint64_t offset) {
   return found == plans_.end() ? nullptr : found->second;
 }
 
-std::vector<std::shared_ptr<const PlanView>> hvd_board::plans() {
+std::shared_ptr<const hvd_board::Plans> hvd_board::plans() {
   std::lock_guard lock(mutex_);
-  std::vector<std::shared_ptr<const PlanView>> all;
-  for (const auto &plan : plans_) all.push_back(plan.second);
-  return all;
+  if (listed_ != nullptr) return listed_;
+  auto all = std::make_shared<Plans>();
+  all->reserve(plans_.size());
+  for (const auto &plan : plans_) all->push_back(plan.second);
+  return listed_ = std::move(all);
 }
 
 hvd_status hvd_board::fail(hvd_status code, const char *reason) {

@@ -15,7 +15,8 @@ struct hvd_board {
   hvd_status plan_remove(uint64_t offset);
   // The plan at this offset, null if there is none.  Stays valid while the caller holds the pointer, removed or not.
   std::shared_ptr<const hvd::PlanView> plan(uint64_t offset);
-  std::vector<std::shared_ptr<const hvd::PlanView>> plans();
+  using Plans = std::vector<std::shared_ptr<const hvd::PlanView>>;
+  std::shared_ptr<const Plans> plans();
   hvd_status fail(hvd_status code, const char *reason);
   uint64_t arrive_zeros(const hvd::PlanView &plan, uint32_t member);
   hvd_status wait_bell(uint64_t timeout_ns);
@@ -30,6 +31,7 @@ struct hvd_board {
   std::mutex mutex_;  // of this process; ranks never take it
   hvd::BlockAllocator blocks_;
   std::map<uint64_t, std::shared_ptr<const hvd::PlanView>> plans_;
+  std::shared_ptr<const Plans> listed_;  // what plans() returned last; null after a change
   hvd::ClaimSlots claim_slots_;
   uint32_t bell_seen_ = 0;
   std::map<std::pair<uint64_t, uint64_t>, std::shared_ptr<hvd::Mapping>> arenas_;  // by device and inode

@@ -19,7 +19,8 @@ bool hvd_board::map_arenas(const int *arena_fds, uint32_t n, hvd::ArenaMappings 
 
 bool hvd_board::help_once(const hvd::ArenaMappings &arenas) {
   bool helped = false;
-  for (const auto &plan : plans())
+  auto all = plans();
+  for (const auto &plan : *all)
     for (uint32_t i = 0; i < plan->depth && plan->n_chunks != 0; ++i) {
       uint64_t round = hvd::claim_round(plan->entry(i).claim.load(std::memory_order_seq_cst));
       if (round % plan->depth != i) continue;

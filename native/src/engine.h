@@ -114,7 +114,7 @@ struct hvd_engine {
   hvd_status attempt(Lock &lock, hvd::Op *op, uint32_t most_chunks, bool *progress);
   hvd_status deliver(Lock &lock, hvd::Op *op);
   hvd_status sleep(Lock &lock, hvd::Op *op, uint64_t at_most_ns, bool *progress);
-  void spin(Lock &lock, const hvd::Op *op, bool offer_core);
+  void spin(Lock &lock, const hvd::Op *op);
   hvd_status finish(hvd::Op *op, hvd_status status);
   void show_blocked();
 

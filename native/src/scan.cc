@@ -53,7 +53,8 @@ hvd_status hvd_board_scan(hvd_board *board, hvd_round_info *out, uint32_t capaci
   return hvd::guarded([&] {
     std::vector<hvd_round_info> found;
     uint64_t now = hvd::now_ns();
-    for (const auto &plan : board->plans()) scan_plan(*plan, now, &found);
+    auto plans = board->plans();
+    for (const auto &plan : *plans) scan_plan(*plan, now, &found);
     std::sort(found.begin(), found.end(), is_older);
     *n = static_cast<uint32_t>(found.size());
     std::copy_n(found.begin(), std::min<size_t>(capacity, found.size()), out);

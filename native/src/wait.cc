@@ -11,7 +11,6 @@ using hvd::OpState;
 namespace {
 
 constexpr uint32_t kPausesPerLook = 32;
-constexpr uint32_t kLooksAlone = 8;      // looks before the core is offered to others
 constexpr uint32_t kChunksPerLook = 16;  // helped in one go before looking at the own op again
 
 }  // namespace
@@ -61,12 +60,11 @@ hvd_status hvd_engine::wait(hvd_op handle, uint64_t timeout_ns) {
   while (status == HVD_PENDING && progress) status = attempt(call.lock, op, kChunksPerLook, &progress);
   if (status != HVD_PENDING) return finish(op, status);
   Blocked blocked(this, op);
-  uint32_t looks = 0;
   uint64_t now = hvd::now_ns(), until = now + timeout_ns, spin_until = now + board.header->spin_ns;
   for (; status == HVD_PENDING && now < until; now = hvd::now_ns()) {
     if (progress) spin_until = now + board.header->spin_ns;
     if (now < spin_until) {
-      spin(call.lock, op, !progress && ++looks > kLooksAlone);
+      spin(call.lock, op);
       status = attempt(call.lock, op, kChunksPerLook, &progress);
     } else {
       blocked.list();
@@ -87,18 +85,19 @@ hvd_status hvd_engine::sleep(Lock &lock, Op *op, uint64_t at_most_ns, bool *prog
   return HVD_PENDING;
 }
 
-// After some looks the core is offered to others: the rank that we wait for may be queued behind us on it, and
-// would otherwise come only when we sleep.
-void hvd_engine::spin(Lock &lock, const Op *op, bool offer_core) {
+// Looks for a moment, then offers the core: the rank that we wait for may be queued behind us on it, and would otherwise
+// come only when we sleep.
+void hvd_engine::spin(Lock &lock, const Op *op) {
   const BoundPlan *plan = op->state == OpState::kArrived ? op->plan : nullptr;
   const hvd::Entry *entry = plan == nullptr ? nullptr : &plan->view.entry(op->round);
   lock.unlock();
-  if (offer_core) sched_yield();
   uint64_t claim = entry == nullptr ? 0 : entry->claim.load(std::memory_order_acquire);
-  for (uint32_t i = 0; i < kPausesPerLook; ++i) {
+  bool changed = false;
+  for (uint32_t i = 0; i < kPausesPerLook && !changed; ++i) {
     hvd::cpu_pause();
-    if (entry != nullptr && entry->claim.load(std::memory_order_acquire) != claim) break;
+    changed = entry != nullptr && entry->claim.load(std::memory_order_acquire) != claim;
   }
+  if (!changed) sched_yield();
   lock.lock();
 }
 
