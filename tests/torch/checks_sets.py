@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import horovod.torch as hvd
 import pytest
 import torch
-
-import horovod.torch as hvd
 
 
 def check_dynamic_sets() -> None:
@@ -24,7 +23,7 @@ def check_dynamic_sets() -> None:
     assert hvd.allgather_object(hvd.rank(), process_set=mine) == mine.ranks
     rows = hvd.reducescatter(torch.arange(3.0), op=hvd.Sum, process_set=mine)
     assert rows.tolist() == [[0.0, 2.0], [0.0, 1.0, 2.0], [4.0]][hvd.rank()]
-    got, received = hvd.alltoall(torch.ones(2) * hvd.rank(), [2] + [0] * (len(mine.ranks) - 1), process_set=mine)
+    _, received = hvd.alltoall(torch.ones(2) * hvd.rank(), [2] + [0] * (len(mine.ranks) - 1), process_set=mine)
     assert received.tolist() == [[2, 2], [2], [0, 0]][hvd.rank()]
     hvd.barrier(mine)
     with pytest.raises(ValueError, match="member"):
@@ -60,7 +59,7 @@ def check_join() -> None:
         taking_part = sum(step < 2 + r for r in range(hvd.size()))
         assert w.grad.item() == pytest.approx(taking_part / hvd.size())
     assert hvd.join() == hvd.size() - 1
-    assert hvd.allreduce(torch.ones(2), op=hvd.Sum).tolist() == [hvd.size()] * 2
+    assert hvd.allreduce(torch.ones(2), op=hvd.Sum, name="after_join").tolist() == [hvd.size()] * 2
 
 
 def check_join_before_the_first_step() -> None:

@@ -43,6 +43,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._synchronized = False
         self._should_synchronize = True
         self._warned = False
+        if self._reduces():
+            self._reducer.use_client()
         self._register_hooks()
 
     def _reduces(self) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,15 +34,9 @@ from horovod.torch.sparse import sparse_allreduce_async
 
 __all__ = ["Reducer", "Settings"]
 
-_numbers = itertools.count()
-
-
-def _restart_numbers() -> None:
-    global _numbers
-    _numbers = itertools.count()
-
-
-basics.on_shutdown(_restart_numbers)
+# How many optimizers each process set has had in this epoch: outsiders of a set don't count its optimizers.
+_numbers: defaultdict[int, itertools.count[int]] = defaultdict(itertools.count)
+basics.on_shutdown(_numbers.clear)
 
 
 class Settings:
@@ -109,15 +104,18 @@ class Reducer:
         for slot in self.slots.values():
             slot.forget_step()
 
-    def _use_client(self) -> Client:
-        """The running client; in a new epoch all agreements are void."""
+    def use_client(self) -> Client:
+        """The running client; in a new epoch all agreements are void, and the optimizer takes a new number.
+
+        All ranks of the set must come here in the same order of optimizers: when they wrap them.
+        """
         client = require_client()
         if client is not self._client:
             self.forget_step_keeping_passes()
             self._client = client
             self._buckets = []
             self._agreements = 0
-            self._number = -1
+            self._number = next(_numbers[set_id_of(self._set)])
             for slot in self.slots.values():
                 slot.bucket, slot.sparse = None, False
         return client
@@ -230,7 +228,7 @@ class Reducer:
 
     def finish(self) -> None:
         """Hands over what is missing, waits for everything, and leaves the reduced gradients in ``.grad``."""
-        self._use_client()
+        self.use_client()
         try:
             self._agree()
             for slot in self.slots.values():
@@ -298,8 +296,6 @@ class Reducer:
         new = [slot for slot in self.slots.values() if slot.bucket is None and not slot.sparse]
         if not new:
             return
-        if self._number < 0:
-            self._number = next(_numbers)
         name = f"optimizer.{self._number}.agreement.{self._agreements}"
         self._agreements += 1
         self._check_same(new, name)
