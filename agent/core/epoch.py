@@ -209,7 +209,9 @@ class Epoch:
 
     def sweep(self) -> list[ev.Command]:
         """Zeros for joined ranks in whatever waits for them."""
-        plans = tuple(p.id for p in self.plans.values() if p.placed and not p.removing and p.signature.kind is v.Kind.ALLREDUCE)
+        plans = tuple(
+            p.id for p in self.plans.values() if p.placed and not p.removing and p.signature.kind is v.Kind.ALLREDUCE
+        )
         joined = tuple(self.local.index(rank) for rank in self.joined)
         return [ev.Sweep(plans, joined)] if self.joined or self.all_joined else []
 
