@@ -115,6 +115,7 @@ struct hvd_engine {
   hvd_status deliver(Lock &lock, hvd::Op *op);
   hvd_status sleep(Lock &lock, hvd::Op *op, uint64_t at_most_ns, bool *progress);
   void spin(Lock &lock, const hvd::Op *op);
+  uint64_t spin_ns(uint64_t now) const;
   hvd_status finish(hvd::Op *op, hvd_status status);
   void show_blocked();
 
@@ -140,6 +141,7 @@ struct hvd_engine {
   hvd::Staging staging_;
   std::unordered_map<uint64_t, std::unique_ptr<hvd::BoundPlan>> plans_;  // by block offset
   std::vector<std::unique_ptr<hvd::BoundPlan>> old_plans_;               // block was reused, ops still refer
+  uint64_t crowded_until_ns_ = 0;
   size_t sweep_at_ = 64;
   std::vector<hvd::Op *> active_;             // arrived
   std::vector<hvd::BoundPlan *> backlog_;     // plans with a queue

@@ -11,6 +11,8 @@ using hvd::OpState;
 namespace {
 
 constexpr uint32_t kPausesPerLook = 32;
+constexpr uint64_t kLongYieldNs = 500'000;      // longer than a peer needs for a chunk
+constexpr uint64_t kCrowdedNs = 100'000'000;    // no spinning for so long after a long yield
 constexpr uint32_t kChunksPerLook = 16;  // helped in one go before looking at the own op again
 
 }  // namespace
@@ -60,9 +62,9 @@ hvd_status hvd_engine::wait(hvd_op handle, uint64_t timeout_ns) {
   while (status == HVD_PENDING && progress) status = attempt(call.lock, op, kChunksPerLook, &progress);
   if (status != HVD_PENDING) return finish(op, status);
   Blocked blocked(this, op);
-  uint64_t now = hvd::now_ns(), until = now + timeout_ns, spin_until = now + board.header->spin_ns;
+  uint64_t now = hvd::now_ns(), until = now + timeout_ns, spin_until = now + spin_ns(now);
   for (; status == HVD_PENDING && now < until; now = hvd::now_ns()) {
-    if (progress) spin_until = now + board.header->spin_ns;
+    if (progress) spin_until = now + spin_ns(now);
     if (now < spin_until) {
       spin(call.lock, op);
       status = attempt(call.lock, op, kChunksPerLook, &progress);
@@ -85,6 +87,9 @@ hvd_status hvd_engine::sleep(Lock &lock, Op *op, uint64_t at_most_ns, bool *prog
   return HVD_PENDING;
 }
 
+// On a core that others keep busy, who offers it gets it back late, but who sleeps is put back as soon as it is woken.
+uint64_t hvd_engine::spin_ns(uint64_t now) const { return now < crowded_until_ns_ ? 0 : board.header->spin_ns; }
+
 // Looks for a moment, then offers the core: the rank that we wait for may be queued behind us on it, and would otherwise
 // come only when we sleep.
 void hvd_engine::spin(Lock &lock, const Op *op) {
@@ -97,8 +102,11 @@ void hvd_engine::spin(Lock &lock, const Op *op) {
     hvd::cpu_pause();
     changed = entry != nullptr && entry->claim.load(std::memory_order_acquire) != claim;
   }
+  uint64_t start = changed ? 0 : hvd::now_ns();
   if (!changed) sched_yield();
+  uint64_t end = changed ? 0 : hvd::now_ns();
   lock.lock();
+  if (end - start > kLongYieldNs) crowded_until_ns_ = end + kCrowdedNs;
 }
 
 // One look at everything: HVD_PENDING, or how the op ended.  *progress: something was moved or reduced.
