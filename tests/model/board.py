@@ -127,11 +127,11 @@ class Board:
         entry.arrived[rank] = payload
         block.arrivals[rank] = number + 1
         yield "arrived"
-        if block.is_below_limit(self.host, number):
-            self.open_round(block, number)
+        self.open_round(block, number)
         self.ring()
 
     def open_round(self, block: Block, number: int) -> bool:
+        """Looks at the limits (again), then opens what is complete."""
         self.touch(block)
         entry = block.entry(number)
         if not entry.opened and block.can_open(number):

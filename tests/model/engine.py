@@ -142,8 +142,7 @@ class Engine:
             return False
         if op.state is State.ARRIVED:
             entry = block.entry(op.round)
-            below = block.is_below_limit(self.board.host, op.round)
-            return entry.opened or entry.closed == "cancelled" or (below and block.can_open(op.round))
+            return entry.opened or entry.closed == "cancelled" or block.can_open(op.round)
         return self._can_pump(block)
 
     def _can_pump(self, block: Block) -> bool:
@@ -174,9 +173,8 @@ class Engine:
     def _settle_arrived(self, op: NativeOp, fate: str) -> None:
         block = op.block
         assert block is not None
-        below = block.is_below_limit(self.board.host, op.round)
         entry = block.entry(op.round)
-        if entry.opened or (below and self.board.open_round(block, op.round)):
+        if self.board.open_round(block, op.round):
             self.board.touch(block)
             op.state, op.result = State.COMPLETE, OK
         elif entry.closed == "cancelled" or (fate and self.board.close_unopened(block, op.round, "cancelled")):

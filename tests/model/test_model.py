@@ -50,7 +50,7 @@ def run(job: Job, plan: Plan, **cores: Any) -> World:
 
 
 @given(jobs(), plans(random_steps=3000))
-@settings(max_examples=120, **COMMON)
+@settings(max_examples=250, **COMMON)
 def test_model(job: Job, plan: Plan) -> None:
     run(job, plan)
 
@@ -58,6 +58,6 @@ def test_model(job: Job, plan: Plan) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 @given(jobs(), plans(random_steps=20_000))
-@settings(max_examples=20_000, **COMMON)
+@settings(max_examples=10_000, **COMMON)
 def test_model_deep(job: Job, plan: Plan) -> None:
     run(job, plan)

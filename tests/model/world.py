@@ -26,8 +26,11 @@ from tests.model.recast import to_agent, to_coordinator
 IDLE_S = 0.25
 SILENCE_S = 1.0
 MOST_IDLE_S = 60.0
+MOST_PAUSE = 150  # steps between two evictions
+LONGEST_NAP = 60
 MOST_STEPS = 60_000
 Steps = Generator[object, None, None]
+Actor = tuple[bool, Callable[[], None], object]  # does it count as progress, its step, whose it is
 
 
 @dataclass
@@ -80,7 +83,9 @@ class World:
     def __init__(self, plan: Plan, programs: list[Program], **cores: Any) -> None:
         self.plan, self.now, self.steps = plan, 0.0, 0
         self._random = random.Random(plan.seed)
-        self._evictions = plan.evictions
+        self._slow: object = None
+        self._slow_until = 0
+        self._evictions, self._evict_at = plan.evictions, self._random.randrange(MOST_PAUSE)
         self.board_class: type[Board] = cores.get("board", Board)
         make_client: Callable[[], ClientCore] = cores.get("client", ClientCore)
         make_agent: Callable[[AgentInfo], AgentCore] = cores.get("agent", AgentCore)
@@ -142,7 +147,7 @@ class World:
 
     _progressed = True
 
-    def _take(self, actors: list[tuple[bool, Callable[[], None]]], choices: Iterator[int]) -> None:
+    def _take(self, actors: list[Actor], choices: Iterator[int]) -> None:
         self.steps += 1
         if self.steps > MOST_STEPS:
             raise ModelError(f"no end after {MOST_STEPS} steps: {self._who_waits()}")
@@ -150,40 +155,48 @@ class World:
         if choice is None:
             late = self.steps > self.plan.random_steps
             choice = self.steps if late else self._random.randrange(1 << 16)
-        self._progressed, step = actors[choice % len(actors)]
+            actors = actors if late else self._without_slow(actors)
+        self._progressed, step, _ = actors[choice % len(actors)]
         step()
 
-    def _actors(self) -> Iterator[tuple[bool, Callable[[], None]]]:
-        """(does it count as progress, its step) of everybody who can move."""
+    def _without_slow(self, actors: list[Actor]) -> list[Actor]:
+        """Somebody is slow for a while: others overtake it by many steps, as a busy machine lets them."""
+        if self.steps >= self._slow_until:
+            self._slow_until = self.steps + self._random.randrange(LONGEST_NAP)
+            self._slow = self._random.choice([*range(self.plan.size), *self.agents, None])
+        return [actor for actor in actors if actor[2] != self._slow] or actors
+
+    def _actors(self) -> Iterator[Actor]:
+        """Everybody who can move."""
         for host in self.agents.values():
             if host.busy is not None:
-                yield True, lambda host=host: self._go_on(host)  # type: ignore[misc]
+                yield True, lambda host=host: self._go_on(host), host.name  # type: ignore[misc]
             else:
                 if host.news:
                     quiet = isinstance(host.news[0], ae.Tick)
-                    yield not quiet, lambda host=host: self._begin(host, host.news.popleft())  # type: ignore[misc]
+                    yield not quiet, lambda host=host: self._begin(host, host.news.popleft()), host.name  # type: ignore[misc]
                 if host.from_coordinator:
-                    yield True, lambda host=host: self._begin(host, self._next_order(host))  # type: ignore[misc]
+                    yield True, lambda host=host: self._begin(host, self._next_order(host)), host.name  # type: ignore[misc]
                 if host.board is not None and host.board.rang:
-                    yield True, lambda host=host: self._bell(host)  # type: ignore[misc]
+                    yield True, lambda host=host: self._bell(host), host.name  # type: ignore[misc]
             if host.to_coordinator:
                 quiet = isinstance(host.to_coordinator[0][1], v.Observation)
-                yield not quiet, lambda host=host: self._report(host)  # type: ignore[misc]
+                yield not quiet, lambda host=host: self._report(host), host.name  # type: ignore[misc]
         for rank in self.ranks:
             if rank.alive:
                 yield from self._rank_actors(rank)
-        if self._evictions and self._evictable():
-            yield True, self._evict
+        if self._evictions and self.steps >= self._evict_at and self._evictable():
+            yield True, self._evict, None
 
-    def _rank_actors(self, rank: Rank) -> Iterator[tuple[bool, Callable[[], None]]]:
+    def _rank_actors(self, rank: Rank) -> Iterator[Actor]:
         host = self.agents[rank.agent]
         if rank.outbox and host.busy is None:
-            yield True, lambda: self._begin(host, ae.FromRank(rank.connection, rank.outbox.popleft()))
+            yield True, lambda: self._begin(host, ae.FromRank(rank.connection, rank.outbox.popleft())), host.name
         if rank.inbox and rank.free() and (rank.number, "reader") not in self._waiting_on:
-            yield True, lambda: self._start_reader(rank)
+            yield True, lambda: self._start_reader(rank), rank.number
         for key in [key for key in self._waiting_on if key[0] == rank.number]:
             if self._waiting_on[key]():
-                yield True, lambda key=key: self._resume(rank, key)  # type: ignore[misc]
+                yield True, lambda key=key: self._resume(rank, key), rank.number  # type: ignore[misc]
 
     # ---- ranks
 
@@ -418,6 +431,7 @@ class World:
     def _evict(self) -> None:
         """What a full table does, at a moment that the schedule chooses."""
         self._evictions -= 1
+        self._evict_at = self.steps + self._random.randrange(MOST_PAUSE)
         epoch, plans = self.coordinator.epoch, self._evictable()
         assert epoch is not None
         out = Outbox(0, epoch.number)
