@@ -145,7 +145,7 @@ class Epoch:
         plan = self.plans.get(body.plan)
         if plan is None or plan.removing:
             return [self.report(v.PlanRetired(body.plan))]
-        plan.retiring = True
+        plan.retiring, plan.limit = True, body.limit
         commands: list[ev.Command] = [ev.PlanLimit(plan.id, body.limit, read=False)]
         for rank in sorted(plan.told - plan.acked):
             if rank in self.sessions:
@@ -154,10 +154,15 @@ class Epoch:
 
     def _maybe_remove(self, plan: LocalPlan) -> list[ev.Command]:
         waits = any(rank in self.sessions for rank in plan.told - plan.acked)
-        if not plan.retiring or plan.removing or waits:
+        if not plan.retiring or plan.removing or waits or self._owes_zeros(plan):
             return []
         plan.removing = True
         return [ev.PlanRemove(plan.id)]
+
+    def _owes_zeros(self, plan: LocalPlan) -> bool:
+        """Rounds below the limit may need zeros from here, and nobody here can say that they are over."""
+        joined = set(self.joined).intersection(plan.ranks)
+        return bool(joined and plan.limit > 0 and not plan.acked - joined)
 
     def removed(self, event: ev.PlanRemoved) -> list[ev.Command]:
         """The block is free, or a claim still refers to it: then the next tick tries again."""
@@ -196,7 +201,8 @@ class Epoch:
         if isinstance(body, v.JoinedRanks):
             self.joined = tuple(rank for rank in body.ranks if rank in self.local)
             anybody = bool(body.ranks)
-            return [ev.WatchArrivals(anybody), *(self.sweep() if anybody else [])]
+            freed = [command for plan in list(self.plans.values()) for command in self._maybe_remove(plan)]
+            return [ev.WatchArrivals(anybody), *freed, *(self.sweep() if anybody else [])]
         if isinstance(body, v.AllJoined):
             self.all_joined = True
             return self.sweep()

@@ -28,6 +28,7 @@ class LocalPlan:
     placed: bool = False
     told: set[int] = field(default_factory=set)
     retiring: bool = False
+    limit: int = 0  # of a retiring plan
     acked: set[int] = field(default_factory=set)
     removing: bool = False
 
