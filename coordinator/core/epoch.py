@@ -147,7 +147,10 @@ class Epoch:
         if signature.kind is Kind.BROADCAST and signature.root not in members:
             return _invalid(signature.name, f"root rank {signature.root} is not in process set {list(members)}.")
         joined = frozenset(self.joined).intersection(members)
-        return not_while_joined(signature, joined) if joined and signature.kind is not Kind.ALLREDUCE else None
+        if not joined or signature.kind is Kind.ALLREDUCE:
+            return None
+        # A refusal that all members hear in the same words goes first.
+        return self.negotiation.owed(signature.key, item.rank) or not_while_joined(signature, joined)
 
     # ---- join --------------------------------------------------------------------------------------------------
 

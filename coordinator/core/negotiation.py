@@ -60,7 +60,7 @@ class Negotiation:
         if item.contested_plan:
             self.plans.contest(out, item.contested_plan, item.contested_round)
         key = item.signature.key
-        owed = self._owed(key, item.rank)
+        owed = self.owed(key, item.rank)
         if owed is not None:
             self.refuse(out, [item], owed)
             return
@@ -119,7 +119,7 @@ class Negotiation:
         if owed:
             self.tombstones.setdefault(key, []).append(Tombstone(error, owed))
 
-    def _owed(self, key: tuple[int, str], rank: int) -> Error | None:
+    def owed(self, key: tuple[int, str], rank: int) -> Error | None:
         """The oldest refusal of this name that the rank has not heard of; it counts as told then."""
         for tombstone in self.tombstones.get(key, ()):
             if rank in tombstone.owed:
