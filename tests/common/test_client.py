@@ -170,6 +170,20 @@ def test_refusal_reaches_the_waiter_and_frees_the_name(rank: Rank, kind: int, er
     assert len(rank.announced()) == 2
 
 
+def test_refusal_that_overtakes_the_submit_waits_for_the_waiter(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave = rank.client.exit
+
+    def refused_meanwhile() -> None:
+        leave()
+        monkeypatch.undo()
+        rank.refuse(rank.announced()[0].request)
+
+    monkeypatch.setattr(type(rank.client), "exit", lambda _: refused_meanwhile())
+    op = rank.submit(named("x"))
+    with pytest.raises(MismatchError):
+        op.wait()
+
+
 def test_refused_unnamed_operation_lets_the_next_announce(rank: Rank) -> None:
     first, second = rank.submit(unnamed(), "n0"), rank.submit(unnamed(), "n1")
     rank.refuse(rank.announced()[0].request)

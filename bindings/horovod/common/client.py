@@ -138,9 +138,12 @@ class AgentClient(EpochMember):
             op.handle = stage(engine, tag)
             with self._lock:
                 self._start(op)
+                # Only what this call itself found wrong is raised here.  A refusal may come as soon as the lock is free:
+                # it belongs to wait(), however fast the agent was.
+                failed = op.state is OperationState.GONE and op.failure is not None
         finally:
             self.exit()
-        if op.state is OperationState.GONE and op.failure is not None:
+        if failed:
             raise self.error(op)
 
     def _start(self, op: AgentOp) -> None:
