@@ -70,7 +70,9 @@ def _scaled(x: Array, factor: float) -> Array:
     if factor == 1.0:
         return x
     if np.issubdtype(x.dtype, np.integer):
-        return np.trunc(x.astype(np.float64) * factor).astype(x.dtype)
+        # What does not fit is clamped, as the kernels document; casting it would be undefined.
+        limits = np.iinfo(x.dtype)
+        return np.clip(np.trunc(x.astype(np.float64) * factor), limits.min, limits.max).astype(x.dtype)
     return (x * x.dtype.type(factor)).astype(x.dtype)
 
 
