@@ -25,6 +25,7 @@ _SPIN_NS = 50_000
 _SPIN_CROWDED_NS = 1_000  # more ranks than cores: who spins keeps the others from arriving
 _BELL_MS = 500
 _LOOKED_AT_ONCE = 2048
+_COMPLETE = 2  # phase of a round in hvd_round_info
 
 
 class NoBoard(native.NativeError):
@@ -178,7 +179,8 @@ class BoardRoom:
         """Arrives with zeros for joined ranks."""
         room = self._require()
         used = tuple(plan for plan in command.plans if self._zeros(room, plan, command.joined))
-        return ev.Swept(used, quiet=not room.board.scan(1))
+        # Results that nobody has asked for yet wait for no one: a rank may join before it reads them.
+        return ev.Swept(used, quiet=all(info.phase == _COMPLETE for info in room.board.scan()))
 
     def _zeros(self, room: _Room, plan: int, joined: Sequence[int]) -> bool:
         block = room.blocks.get(plan)
@@ -192,7 +194,7 @@ class BoardRoom:
     def look(self) -> ev.Seen:
         """What is open, and what the ranks do."""
         room = self._require()
-        rounds = [self._seen_round(room, info) for info in room.board.scan() if info.phase < 2]
+        rounds = [self._seen_round(room, info) for info in room.board.scan() if info.phase != _COMPLETE]
         ranks = tuple(self._seen_rank(room, index) for index in range(len(room.members)))
         return ev.Seen(tuple(seen for seen in rounds if seen is not None), ranks, tuple(self._used(room)))
 

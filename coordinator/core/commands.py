@@ -93,7 +93,7 @@ class JoinedRanks:
 
 @dataclass(frozen=True, slots=True)
 class AllJoined:
-    """Everybody has joined: answer with JoinQuiet when nothing is open."""
+    """Everybody has joined, or zeros have stopped everywhere: answer with JoinQuiet when nothing is open."""
 
 
 @dataclass(frozen=True, slots=True)

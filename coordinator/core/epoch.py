@@ -84,6 +84,7 @@ class Epoch:
     joined: dict[int, int] = field(default_factory=dict)  # rank -> request, in the order of the calls
     quiet: set[str] = field(default_factory=set)
     zero_plans: set[int] = field(default_factory=set)
+    zeros_stopped: bool = False
     removing: dict[int, dict[int, SetCall]] = field(default_factory=dict)
     state: EpochState = EpochState.OPEN
     ended: Error | None = None
@@ -166,7 +167,7 @@ class Epoch:
         self.plans.hold_for_join(out, joined)
         self.negotiation.joined_changed(out, joined, now)
         if len(joined) == len(self.places):
-            self.quiet = set()
+            self.quiet, self.zeros_stopped = set(), False
             self.to_all(out, AllJoined())
 
     def join_quiet(self, out: Outbox, agent: str, plans: Iterable[int]) -> None:
@@ -177,12 +178,24 @@ class Epoch:
         self.zero_plans.update(plans)
         if self.quiet < set(self.agents):
             return
-        self._release(out)
+        if self.zeros_stopped:
+            self._release(out)
+            return
+        self._stop_zeros(out)
+        if len(self.agents) == 1:
+            self._release(out)
 
-    def _release(self, out: Outbox) -> None:
-        # No more zeros, then no more rounds in plans that had some, and only then may a rank submit again.
+    def _stop_zeros(self, out: Outbox) -> None:
+        """No more zeros, no more rounds in plans that had some; a rank may submit again when all agents know that."""
         self.to_all(out, JoinedRanks(()))
         self.plans.retire_now(out, self.zero_plans)
+        self.zeros_stopped = True
+        if len(self.agents) > 1:
+            self.quiet = set()
+            self.to_all(out, AllJoined())
+
+    def _release(self, out: Outbox) -> None:
+        self.plans.retire_now(out, self.zero_plans)  # with what was reported last
         self.zero_plans.clear()
         last = next(reversed(self.joined))
         for name in self.agents:
