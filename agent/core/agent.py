@@ -124,7 +124,11 @@ class AgentCore:
                 return [ev.CloseConnection(event.connection, "Leave inside init")]
             return self._leave(session)
         if session.phase is not Phase.READY or self.epoch is None:
-            return [ev.CloseConnection(event.connection, f"{type(body).__name__} outside an epoch")]
+            # A thread may have been slower than shutdown.
+            late = isinstance(body, v.RetireAck) or session.phase is Phase.LEFT
+            return [] if late else [ev.CloseConnection(event.connection, f"{type(body).__name__} outside an epoch")]
+        if self.epoch.sessions.get(session.rank) != event.connection:
+            return []  # last words of a process that is gone
         commands = self.epoch.from_rank(session.rank, body)
         return [ev.CloseConnection(event.connection, commands)] if isinstance(commands, str) else commands
 
@@ -168,7 +172,9 @@ class AgentCore:
             commands.append(ev.ToCoordinator(self.last_epoch, v.RankLeft(session.rank, session.generation)))
             commands += self._out_of_epoch(session.rank)
         session.phase = Phase.LEFT
-        self.slots[session.rank].owes = False
+        slot = self.slots.get(session.rank)
+        if slot is not None:
+            slot.owes = False
         return commands
 
     def _out_of_epoch(self, rank: int) -> list[ev.Command]:

@@ -122,6 +122,8 @@ class EpochMember:
         self._engine.fail(op.handle)
 
     def _do_acknowledge(self, command: RetireAck) -> None:
+        if self._gone:
+            return  # plan numbers of the next epoch may be the same
         self._send(worker_pb2.WorkerMessage(retire_ack=worker_pb2.RetireAck(plans=command.plans)))
 
     def _send(self, message: worker_pb2.WorkerMessage) -> None:
