@@ -166,10 +166,10 @@ class Board:
             raise ModelError(f"plan {block.plan} was used on {self.host} after its block was freed")
 
     def open_rounds(self) -> list[tuple[Block, int, Entry]]:
-        """Rounds with an arrival that are not over; closed ones wait for their ops to go elsewhere."""
+        """Rounds with an arrival that are not complete; closed ones wait for their ops to go elsewhere."""
         return [
             (block, number, entry)
             for block in self.blocks.values()
             for number, entry in block.entries.items()
-            if entry.arrived and not entry.closed and entry.reads < len(block.members)
+            if entry.arrived and not entry.closed and not entry.opened
         ]

@@ -15,7 +15,7 @@ from horovod.common.core import ClientCore, Operation, OperationState, Signature
 from horovod.common.core import events as ce
 
 from tests.model import engine as native
-from tests.model.board import ModelError, Payload
+from tests.model.board import Board, ModelError, Payload
 from tests.model.recast import to_agent
 
 SHUT_DOWN = int(v.ErrorKind.SHUT_DOWN)
@@ -56,7 +56,7 @@ class Rank:
     number: int
     agent: str
     connection: int
-    board_of: Callable[[Rank], native.Board]
+    board_of: Callable[[Rank], Board]
     make_core: Callable[[], ClientCore]
     inbox: deque[v.AgentBody] = field(default_factory=deque)
     outbox: deque[v.WorkerBody] = field(default_factory=deque)
@@ -210,11 +210,11 @@ class Rank:
             if engine is None or engine.closed:
                 self._conclude_failed(op, op.failure or (SHUT_DOWN, SHUT_DOWN_TEXT))
                 return
-            yield lambda engine=engine: self.free() and (op.over or engine.closed or engine.can_move(op.native))  # type: ignore[misc]
-            if op.over or engine.closed:
+            yield lambda engine=engine: self.free() and (_is_settled(op, engine) or engine.can_move(op.native))  # type: ignore[misc]
+            if _is_settled(op, engine):
                 continue
             over = yield from self._attempt(engine, op)
-            if over and not op.over and not engine.closed:
+            if over and not _is_settled(op, engine):
                 status = engine.release(op.native)
                 yield self.free
                 yield from self.locked(self._conclude(op, status))
@@ -340,3 +340,7 @@ class Rank:
         elif isinstance(body, (v.Joined, v.ProcessSetReady, v.ProcessSetRemoved)):
             self.answers[body.request] = body
         core.check_invariants()
+
+
+def _is_settled(op: RankOp, engine: native.Engine) -> bool:
+    return op.over or engine.closed

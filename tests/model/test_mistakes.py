@@ -122,7 +122,15 @@ NAMED = tuple(Call(kind, name, 1) for kind in (CollectiveKind.ALLREDUCE, Collect
 UNNAMED = (Call(CollectiveKind.ALLREDUCE, None, 1),) * 4
 CHANGED = (Call(CollectiveKind.ALLREDUCE, "x", 2), Call(CollectiveKind.ALLREDUCE, "y", 1))
 ODD = (Call(CollectiveKind.ALLREDUCE, "y", 1, odd=1),)
-BUSY = (Phase(NAMED, 1), Phase(UNNAMED), Phase(NAMED, 2), Phase(CHANGED, 3), Phase(UNNAMED), Phase(ODD), Phase(NAMED, 4))
+BUSY = (
+    Phase(NAMED, 1),
+    Phase(UNNAMED),
+    Phase(NAMED, 2),
+    Phase(CHANGED, 3),
+    Phase(UNNAMED),
+    Phase(ODD),
+    Phase(NAMED, 4),
+)
 JOINS = (Phase(NAMED, action="join"), Phase(NAMED), Phase(UNNAMED, action="join"), Phase(UNNAMED))
 AGAIN = (Phase(NAMED[:1], action="again"),) * 3
 

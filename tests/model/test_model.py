@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 import pytest
+from horovod.agent.core import values as v
+from horovod.common.core import CollectiveKind, Signature
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.model.programs import Job, Script, jobs
+from tests.model.rank import Condition, Rank
 from tests.model.twin import check, check_silence
 from tests.model.world import Plan, World
 
@@ -61,3 +65,29 @@ def test_model(job: Job, plan: Plan) -> None:
 @settings(max_examples=10_000, **COMMON)
 def test_model_deep(job: Job, plan: Plan) -> None:
     run(job, plan)
+
+
+def _cycle(world: World, rank: Rank) -> Generator[Condition, None, None]:
+    """Two ranks wait for each other's second name."""
+    yield from rank.init(())
+    names = ("x", "y") if rank.number == 0 else ("y", "x")
+    for name in names:
+        signature = Signature(CollectiveKind.ALLREDUCE, f"allreduce.{name}", False, 7, ((1,),))
+        op = yield from rank.submit(signature)
+        yield from rank.wait(op)
+    yield from rank.leave()
+
+
+@pytest.mark.parametrize("agents", [1, 2])
+def test_ranks_that_wait_for_each_other_are_told(agents: int) -> None:
+    world = World(Plan(2, agents, deadlock_grace_s=1.0), [lambda world, rank: [_cycle(world, rank)]] * 2)
+    world.run()
+    failures = [outcome.error for outcome in world.outcomes()]
+    assert len(failures) == 2 + 2  # the second submits fail at once
+    for failure in failures:
+        assert failure is not None
+        assert failure[0] == int(v.ErrorKind.STALLED)
+        assert "'allreduce.x'" in failure[1]
+        assert "'allreduce.y'" in failure[1]
+    assert world.now < 5.0
+    assert any("wait for each other" in text for text in world.texts)

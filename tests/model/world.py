@@ -234,7 +234,10 @@ class World:
             del self._threads[key], self._waiting_on[key]
         while rank.outbox and not signal:
             host.news.append(ae.FromRank(rank.connection, rank.outbox.popleft()))
-        news = [ae.ConnectionClosed(rank.connection), ae.ProcessEnded(rank.number, code, signal, last_lines="Error")]
+        news: list[ae.Event] = [
+            ae.ConnectionClosed(rank.connection),
+            ae.ProcessEnded(rank.number, code, signal, last_lines="Error"),
+        ]
         host.news.extend(news if rank.number % 2 else reversed(news))
 
     # ---- checkpoints: no part of the system; everybody waits until nothing moves
@@ -321,8 +324,8 @@ class World:
             if host.board is not None:
                 raise ModelError(f"{host.name} makes a board beside another one")
             shared = self.shared.setdefault(command.epoch, {})
-            board = self.board_class(host.name, shared, local, on_open=lambda *what: self._opened(command.epoch, *what))
-            host.board = host.boards[command.epoch] = board
+            made = self.board_class(host.name, shared, local, on_open=lambda *what: self._opened(command.epoch, *what))
+            host.board = host.boards[command.epoch] = made
             return None
         board = host.board
         if board is None:
@@ -383,9 +386,8 @@ class World:
     def _look(self, board: Board) -> ae.Event:
         rounds = []
         for block, number, entry in board.open_rounds():
-            if not entry.opened:
-                missing = tuple(i for i, r in enumerate(board.local) if r in block.members and r not in entry.arrived)
-                rounds.append(ae.SeenRound(block.plan, number, 0.0, missing, ()))
+            missing = tuple(i for i, r in enumerate(board.local) if r in block.members and r not in entry.arrived)
+            rounds.append(ae.SeenRound(block.plan, number, 0.0, missing, ()))
         ranks = tuple(self._seen_rank(index, number) for index, number in enumerate(board.local))
         return ae.Seen(tuple(rounds), ranks)
 

@@ -56,7 +56,9 @@ class Shell:
             self.failed.append(command.op)
 
     def _bind(self, command: ev.Bind) -> None:
-        number = command.op.round if command.op.state is OperationState.PARKED and command.op.round >= 0 else self.rounds
+        number = (
+            command.op.round if command.op.state is OperationState.PARKED and command.op.round >= 0 else self.rounds
+        )
         self.rounds = max(self.rounds, number + 1)
         if number < self.limit:
             self.tell(ev.Bound(command.op, command.plan, number))
