@@ -1,13 +1,31 @@
-"""Fixtures for all suites.  ``no_leaks`` fails a test that leaves something behind in this process."""
+"""Fixtures for all suites.  ``no_leaks`` fails a test that leaves something behind in this process.
+
+Every test finds Horovod's variables as they were when the run began, whatever tests before it have set.
+"""
 
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 
 import pytest
 
 from tests.leaks import holdings, wait_until_no_more_than
+
+
+def _variables() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(("HOROVOD_", "HVD_"))}
+
+
+@pytest.fixture(autouse=True)
+def _same_variables() -> Iterator[None]:
+    """Undoes changes of Horovod's variables, such as those of ``init(process_sets="dynamic")``."""
+    before = _variables()
+    yield
+    for name in _variables().keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
 
 
 @pytest.fixture
