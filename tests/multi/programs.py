@@ -24,7 +24,7 @@ from horovod.common.exceptions import (
 from horovod.common.process_sets import ProcessSet, add_process_set, remove_process_set
 from horovod.common.types import CollectiveKind, PullOp, ReduceOp, Signature
 
-from tests.common.rank_programs import Array, allgather, allreduce, barrier, client, hvd, mine, total
+from tests.common.rank_programs import Array, allgather, allreduce, barrier, client, hvd, mine, reduce_start, total
 
 
 def pull(kind: CollectiveKind, name: str, array: Array, meta: Sequence[int] = (), **values: Any) -> PullOp:
@@ -77,6 +77,17 @@ def joins() -> None:
         assert 0 <= client().join() < hvd.size()
         assert (allreduce(mine(8), "g") == total()).all()
         assert allgather(mine(1)).tolist() == list(range(1, hvd.size() + 1))
+
+
+def join_with_open_operations() -> None:
+    """A rank joins before it has asked for its results: the last ones need zeros of the others."""
+    for number in range(5):
+        arrays = [mine(8) for _ in range(4 * hvd.rank())]
+        ops = [reduce_start([array], f"open.{number}.{i}") for i, array in enumerate(arrays)]
+        client().join()
+        for i, (array, op) in enumerate(zip(arrays, ops, strict=True)):
+            op.wait()
+            assert (array == sum(r + 1 for r in range(hvd.size()) if 4 * r > i)).all()
 
 
 def other_kinds_while_joined() -> None:

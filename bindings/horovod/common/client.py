@@ -222,7 +222,17 @@ class AgentClient(EpochMember):
 
     def join(self) -> int:
         """This rank has no more data; returns the rank that joined last, when all have."""
+        for op in self._open_operations():
+            op.complete()  # those of its operations that others lack need zeros, so they go first
         return self._ask(lambda request: worker_pb2.WorkerMessage(join=worker_pb2.Join(request=request)))
+
+    def _open_operations(self) -> list[AgentOp]:
+        core = self._core
+        with self._lock:
+            ops = [op for queue in core.waiting.values() for op in queue]
+            for plan in core.plans.values():
+                ops += [*plan.ops, *plan.parked]
+        return [op for op in ops if isinstance(op, AgentOp)]
 
     def add_process_set(self, ranks: Sequence[int]) -> ProcessSetInfo:
         """Registers a set on all ranks; blocks until every rank has asked for it."""

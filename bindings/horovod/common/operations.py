@@ -50,6 +50,11 @@ class AgentOp(Operation):
         if self.failure is not None:
             raise self.client.error(self)
 
+    def complete(self) -> None:
+        """Returns when wait() would not wait any more; raises nothing that wait() is to raise."""
+        if not self.settled:
+            self._await()
+
     def _await(self) -> None:
         client = self.client
         engine = client.enter()
