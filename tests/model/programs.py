@@ -163,6 +163,7 @@ class Script:
         answer = yield from self.rank.ask(lambda request: v.RemoveProcessSet(request, last))
         if isinstance(answer, v.ProcessSetRemoved):
             del self.sets[answer.id]
+            self.rank.new_era()  # on all ranks: the id may come back for another set
 
 
 calls = st.builds(
