@@ -178,15 +178,29 @@ class BoardRoom:
     def sweep(self, command: ev.Sweep) -> ev.Swept:
         """Arrives with zeros for joined ranks."""
         room = self._require()
-        used = tuple(plan for plan in command.plans if self._zeros(room, plan, command.joined))
+        late = {
+            (plan, index) for plan, index, rounds in command.due if not self._has_arrived(room, plan, index, rounds)
+        }
+        used = tuple(plan for plan in command.plans if self._zeros(room, plan, command.joined, late))
         # Results that nobody has asked for yet wait for no one: a rank may join before it reads them.
-        return ev.Swept(used, quiet=all(info.phase == _COMPLETE for info in room.board.scan()))
+        over = all(info.phase == _COMPLETE for info in room.board.scan())
+        return ev.Swept(used, quiet=over and not late)
 
-    def _zeros(self, room: _Room, plan: int, joined: Sequence[int]) -> bool:
+    def _has_arrived(self, room: _Room, plan: int, index: int, rounds: int) -> bool:
+        block = room.blocks.get(plan)
+        if block is None or index not in block.members:
+            return True
+        arrivals = room.board.plan_arrivals(block.offset, len(block.members))
+        return arrivals[block.members.index(index)] >= rounds
+
+    def _zeros(self, room: _Room, plan: int, joined: Sequence[int], late: set[tuple[int, int]]) -> bool:
         block = room.blocks.get(plan)
         if block is None:
             return False
-        rounds = [room.board.arrive_zeros(block.offset, index) for index in joined if index in block.members]
+        indices = [index for index in joined if index in block.members and (plan, index) not in late]
+        rounds = [
+            room.board.arrive_zeros(block.offset, index) for index in indices
+        ]  # each of them, not up to the first
         return any(rounds)
 
     # ---- looking

@@ -219,13 +219,23 @@ class Epoch:
             p.id for p in self.plans.values() if p.placed and not p.removing and p.signature.kind is v.Kind.ALLREDUCE
         )
         joined = tuple(self.local.index(rank) for rank in self.joined)
-        return [ev.Sweep(plans, joined)] if self.joined or self.all_joined else []
+        return [ev.Sweep(plans, joined, self._due())] if self.joined or self.all_joined else []
+
+    def _due(self) -> tuple[tuple[int, int, int], ...]:
+        """What ranks were told to run: words on the way to a rank are open operations too."""
+        return tuple(
+            (plan.id, self.local.index(rank), len(requests))
+            for plan in self.plans.values()
+            if plan.placed and not plan.retiring
+            for rank, requests in plan.requests.items()
+            if rank in self.sessions
+        )
 
     def swept(self, event: ev.Swept) -> list[ev.Command]:
         """What ran with zeros; with everybody joined, whether nothing is open."""
         self.zero_plans.update(event.plans)
-        if not (self.all_joined and event.quiet):
-            return []
+        if not (self.all_joined and event.quiet) or self.names:
+            return []  # a name that is being negotiated will be a round
         self.all_joined = False
         return [self.report(v.JoinQuiet(tuple(sorted(self.zero_plans))))]
 

@@ -230,10 +230,15 @@ class RankDead:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Arrives with zeros for the joined local indices in these plans; answered with Swept."""
+    """Arrives with zeros for the joined local indices in these plans; answered with Swept.
+
+    ``due``: (plan, local index, rounds): that rank was told to run so many rounds itself.  Before it has arrived in them
+    it gets no zeros there, and nothing counts as quiet.
+    """
 
     plans: tuple[int, ...]
     joined: tuple[int, ...]
+    due: tuple[tuple[int, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

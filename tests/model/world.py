@@ -373,15 +373,20 @@ class World:
 
     def _sweep(self, board: Board, command: ae.Sweep) -> Generator[object, None, ae.Event | None]:
         used = []
+        late = {
+            (plan, board.local[index])
+            for plan, index, rounds in command.due
+            if board.block(plan).arrivals.get(board.local[index], 0) < rounds
+        }
         for plan in command.plans:
             block = board.block(plan)
             for rank in (board.local[index] for index in command.joined):
-                if rank in block.members:
+                if rank in block.members and (plan, rank) not in late:
                     board.zeros = 0
                     yield from board.arrive_zeros(block, rank)
                     if board.zeros:
                         used.append(plan)
-        return ae.Swept(tuple(dict.fromkeys(used)), not board.open_rounds())
+        return ae.Swept(tuple(dict.fromkeys(used)), not board.open_rounds() and not late)
 
     def _look(self, board: Board) -> ae.Event:
         rounds = []

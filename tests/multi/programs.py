@@ -90,6 +90,16 @@ def join_with_open_operations() -> None:
             assert (array == sum(r + 1 for r in range(hvd.size()) if 4 * r > i)).all()
 
 
+def join_each_with_an_operation_of_its_own() -> None:
+    """Every rank joins with an operation open that no other rank has: only the joins can complete them."""
+    for number in range(5):
+        array = mine(8)
+        op = reduce_start([array], f"own.{number}.{hvd.rank()}")
+        client().join()
+        op.wait()
+        assert (array == hvd.rank() + 1).all()
+
+
 def other_kinds_while_joined() -> None:
     barrier()
     if hvd.rank() == 0:

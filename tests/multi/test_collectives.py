@@ -34,6 +34,11 @@ def test_join_before_results_are_asked_for(run_ranks: RunRanks, np: int) -> None
     run_ranks(np, "join_with_open_operations")
 
 
+@pytest.mark.parametrize("np", [2, 3])
+def test_join_completes_what_only_this_rank_submitted(run_ranks: RunRanks, np: int) -> None:
+    run_ranks(np, "join_each_with_an_operation_of_its_own")
+
+
 def test_other_collectives_are_refused_while_somebody_has_joined(run_ranks: RunRanks) -> None:
     run_ranks(2, "other_kinds_while_joined")
 

@@ -35,6 +35,7 @@ from horovod.common.exceptions import (
 from horovod.common.member import SHUT_DOWN_TEXT, EpochMember
 from horovod.common.operations import AgentOp, AgentPullOp
 from horovod.common.process import join_epoch
+from horovod.common.replies import Reply
 from horovod.common.types import ArenaBuffer, Buffer, ProcessSetInfo
 from horovod.proto import worker_pb2
 
@@ -209,6 +210,9 @@ class AgentClient(EpochMember):
     # ---- questions to the agent
 
     def _ask(self, make: Callable[[int], worker_pb2.WorkerMessage]) -> int:
+        return self._post(make).wait()
+
+    def _post(self, make: Callable[[int], worker_pb2.WorkerMessage]) -> Reply:
         with self._lock:
             ended = self._core.ended
             if self._gone:
@@ -218,13 +222,15 @@ class AgentClient(EpochMember):
             request = self._core.new_request()
             reply = self._replies.expect(request)
             self._send(make(request))
-        return reply.wait()
+        return reply
 
     def join(self) -> int:
         """This rank has no more data; returns the rank that joined last, when all have."""
+        reply = self._post(lambda request: worker_pb2.WorkerMessage(join=worker_pb2.Join(request=request)))
+        # Only now: operations of other ranks may need this rank's zeros before they, too, can join.
         for op in self._open_operations():
-            op.complete()  # those of its operations that others lack need zeros, so they go first
-        return self._ask(lambda request: worker_pb2.WorkerMessage(join=worker_pb2.Join(request=request)))
+            op.complete()
+        return reply.wait()
 
     def _open_operations(self) -> list[AgentOp]:
         core = self._core

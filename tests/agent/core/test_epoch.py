@@ -153,8 +153,9 @@ def test_zeros_stand_in_for_joined_ranks(world: World) -> None:
     world.plan(8, v.Signature(v.Kind.ALLGATHER, "g", shapes=((-1,),)))
     commands = world.order(v.JoinedRanks((1,)))
     assert of(commands, ev.WatchArrivals) == [ev.WatchArrivals(True)]
-    assert of(commands, ev.Sweep) == [ev.Sweep((7,), (1,))]
-    assert of(world.tell(ev.Bell()), ev.Sweep) == [ev.Sweep((7,), (1,))]
+    (sweep,) = of(commands, ev.Sweep)
+    assert (sweep.plans, sweep.joined) == ((7,), (1,))
+    assert of(world.tell(ev.Bell()), ev.Sweep) == [sweep]
     commands = world.order(v.JoinedRanks(()))
     assert of(commands, ev.WatchArrivals) == [ev.WatchArrivals(False)]
     assert not of(commands, ev.Sweep)
