@@ -38,20 +38,26 @@ def stream(
     return RankStream(read, writer, console, LinePrefixer(lambda: "p:"), copy, closed.set), write, closed
 
 
+def rank_writing(descriptor: int, data: bytes, times: int) -> threading.Thread:
+    """A rank: it blocks when its pipe is full, which the event loop that reads the pipe must never do."""
+
+    def run() -> None:
+        for _ in range(times):
+            assert os.write(descriptor, data) == len(data)
+        os.close(descriptor)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
 def test_a_slow_console_makes_the_rank_wait_and_nothing_is_lost() -> None:
     async def run() -> None:
         console = SlowConsole()
         writer = OutputWriter(asyncio.get_running_loop())
         _, write, closed = stream(writer, console)
         line = b"x" * 999 + b"\n"
-
-        def rank() -> None:
-            for _ in range(10_000):
-                assert os.write(write, line) == len(line)
-            os.close(write)
-
-        thread = threading.Thread(target=rank)
-        thread.start()
+        thread = rank_writing(write, line, 10_000)
         await asyncio.to_thread(thread.join, 0.5)
         assert thread.is_alive()  # 10 MB do not fit into the backlog
         console.go.set()
@@ -88,12 +94,10 @@ def test_a_broken_console_does_not_stop_the_copy(tmp_path: Path) -> None:
     async def run() -> None:
         writer = OutputWriter(asyncio.get_running_loop())
         _, write, closed = stream(writer, BrokenConsole(), FileTarget(copy))
-        for _ in range(100):
-            os.write(write, b"\xffraw\r\n" * 1000)
-            await asyncio.sleep(0)
-        os.close(write)
+        thread = rank_writing(write, b"\xffraw\r\n" * 1000, 100)
         await asyncio.wait_for(closed.wait(), 20)
         assert await writer.close(20)
+        thread.join()
 
     asyncio.run(run())
     os.close(copy)
