@@ -17,17 +17,13 @@ hvd::MemberFields fields_of(const Op &op, const hvd::Mapping &arena) {
   return {data, staged.bytes, meta, staged.n_meta, staged.window};
 }
 
-bool is_current(const BoundPlan &plan) {
-  return plan.view.header->plan_id.load(std::memory_order_acquire) == plan.view.plan_id;
-}
-
 }  // namespace
 
 // The plan at this offset as this rank uses it; the block may have been given to another plan since we last looked.
 BoundPlan *hvd_engine::find_plan(uint64_t offset) {
   auto known = plans_.find(offset);
   if (known != plans_.end()) {
-    if (is_current(*known->second)) return known->second.get();
+    if (known->second->view.is_current()) return known->second.get();
     old_plans_.push_back(std::move(known->second));
     plans_.erase(known);
   }
@@ -44,7 +40,7 @@ void hvd_engine::sweep_plans() {
   auto is_unused = [](const std::unique_ptr<BoundPlan> &plan) { return plan->refs == 0; };
   old_plans_.erase(std::remove_if(old_plans_.begin(), old_plans_.end(), is_unused), old_plans_.end());
   for (auto at = plans_.begin(); at != plans_.end();)
-    at = is_unused(at->second) && !is_current(*at->second) ? plans_.erase(at) : std::next(at);
+    at = is_unused(at->second) && !at->second->view.is_current() ? plans_.erase(at) : std::next(at);
   sweep_at_ = std::max<size_t>(64, 2 * (plans_.size() + old_plans_.size()));
 }
 

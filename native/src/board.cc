@@ -64,8 +64,13 @@ hvd_status hvd_board::plan_remove(uint64_t offset) {
   const PlanView &plan = *found->second;
   plan.header->limit.store(0, kSeqCst);
   if (view.block_has_holder(offset) || has_open_pull(view, plan)) return HVD_PENDING;
+  // A holder publishes, then looks at the id; here the id goes, then the holders are looked at: no claim is missed.
+  plan.header->plan_id.store(0, kSeqCst);
+  if (view.block_has_holder(offset)) {
+    plan.header->plan_id.store(plan.plan_id, kSeqCst);
+    return HVD_PENDING;
+  }
   plan.header->magic.store(0, std::memory_order_release);
-  plan.header->plan_id.store(0, std::memory_order_release);
   blocks_.free(offset, hvd::block_bytes(plan.n_members, plan.depth));
   plans_.erase(found);
   listed_.reset();

@@ -74,9 +74,11 @@ void finish_chunk(const RoundSite &site, uint64_t round, uint32_t chunk, hvd_sta
 }
 
 // Takes the chunk that `word` names; the slot is published before the claim, so that who closes the round sees the holder.
+// The block may have been given to another plan since this thread looked the plan up, and that plan's words look the same:
+// a published slot keeps the plan where it is, so a plan that is still there after publishing is the one that was meant.
 bool claim(const RoundSite &site, std::atomic<uint64_t> *slot, uint64_t round, uint64_t word) {
   slot->store(claim_name(site.plan.offset, round), kSeqCst);
-  return site.plan.entry(round).claim.compare_exchange_strong(word, word + 1, kSeqCst);
+  return site.plan.is_current() && site.plan.entry(round).claim.compare_exchange_strong(word, word + 1, kSeqCst);
 }
 
 // A member that leaves a failed round may sleep until this slot is free.

@@ -30,6 +30,8 @@ struct PlanView {
   }
   uint64_t chunk_length(uint32_t chunk) const;
   bool is_pull() const { return kind == HVD_PULL; }
+  // False when the block was taken back, and perhaps given to another plan, since this view was loaded.
+  bool is_current() const { return header->plan_id.load(std::memory_order_seq_cst) == plan_id; }
   // Index of a local rank among the members, or n_members.
   uint32_t member_of(uint32_t local_index) const;
 };

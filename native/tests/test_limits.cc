@@ -54,6 +54,27 @@ void test_marked_op_moves_to_another_plan() {
   CHECK_EQUAL(hvd_board_plan_remove(pair.host.board, plan), HVD_E_INVALID);
 }
 
+// The agent's helpers and other threads of a rank may look at a block long after it was given to another plan.
+void test_helper_with_an_old_plan_claims_nothing() {
+  Pair pair;
+  uint64_t offset = pair.host.add(HVD_COOPERATIVE, 64);
+  auto old = pair.host.board->plan(offset);
+  CHECK_EQUAL(hvd_board_plan_remove(pair.host.board, offset), HVD_OK);
+  CHECK_EQUAL(pair.host.add(HVD_COOPERATIVE, 4096), offset);
+  hvd_op op_a = 0, op_b = 0;
+  CHECK_EQUAL(pair.submit_a(offset, &op_a), HVD_OK);
+  CHECK_EQUAL(hvd_op_reduce_bound(pair.b, offset, pair.y.data(), pair.y.data(), 4096, 0, 12, &op_b), HVD_OK);
+  hvd::ArenaMappings arenas;
+  for (int fd : pair.host.arena_fds) arenas.push_back(hvd::Mapping::open(fd));
+  hvd::ClaimSlots slots(&pair.host.board->view.agent_slot());
+  CHECK(hvd::is_claimable(*old, 0));  // its words look the same
+  CHECK(!hvd::help_round({pair.host.board->view, *old}, arenas, slots, 0));
+  CHECK(!pair.host.board->view.block_has_holder(offset));
+  CHECK_EQUAL(world::wait_for(pair.a, op_a), HVD_OK);
+  CHECK_EQUAL(world::wait_for(pair.b, op_b), HVD_OK);
+  CHECK(pair.x == std::vector<float>(1024, 3.0f) && pair.y == pair.x);
+}
+
 // Held, then allowed: parked ops go on in the same round.
 void test_marked_op_goes_on() {
   Pair pair;
@@ -216,6 +237,7 @@ void test_blocks_are_reused() {
 
 int main() {
   RUN(test_marked_op_moves_to_another_plan);
+  RUN(test_helper_with_an_old_plan_claims_nothing);
   RUN(test_marked_op_goes_on);
   RUN(test_mark_or_seen);
   RUN(test_zeros_of_a_joined_rank);
