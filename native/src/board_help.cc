@@ -10,7 +10,7 @@ bool hvd_board::map_arenas(const int *arena_fds, uint32_t n, hvd::ArenaMappings 
     struct stat status {};
     if (fstat(arena_fds[i], &status) != 0) return false;
     auto &mapping = arenas_[{status.st_dev, status.st_ino}];
-    if (mapping == nullptr) mapping = hvd::Mapping::open(arena_fds[i]);
+    if (mapping == nullptr) mapping = hvd::Mapping::open(arena_fds[i], i + 1);
     if (mapping == nullptr) return false;
     out->push_back(mapping);
   }

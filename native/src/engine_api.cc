@@ -10,7 +10,7 @@ using hvd::guarded;
 
 bool map_arenas(const int *fds, uint32_t n, uint32_t own_index, const hvd_arena &own, hvd::ArenaMappings *out) {
   for (uint32_t i = 0; i < n; ++i) {
-    out->push_back(i == own_index ? own.mapping : hvd::Mapping::open(fds[i]));
+    out->push_back(i == own_index ? own.mapping : hvd::Mapping::open(fds[i], i + 1));
     if (out->back() == nullptr) return false;
     if (i != own_index) out->back()->advise_all(MADV_DONTFORK), out->back()->advise_all(MADV_DONTDUMP);
   }
@@ -27,7 +27,7 @@ hvd_status hvd_engine_open(int board_fd, hvd_arena *own, uint32_t local_index, c
                            hvd_engine **out) {
   if (own == nullptr || arena_fds == nullptr || out == nullptr) return HVD_E_INVALID;
   return guarded([&] {
-    auto mapping = hvd::Mapping::open(board_fd);
+    auto mapping = hvd::Mapping::open(board_fd, 0);
     if (mapping == nullptr) return HVD_E_MEMORY;
     mapping->advise_all(MADV_DONTFORK);
     hvd::BoardView board;

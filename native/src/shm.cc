@@ -9,9 +9,25 @@
 namespace hvd {
 namespace {
 
-char *map_descriptor(int fd, uint64_t bytes) {
-  void *base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-  return base == MAP_FAILED ? nullptr : static_cast<char *>(base);
+constexpr uint64_t kPage = 4096;
+constexpr uint64_t kColourSpan = 256 << 20;  // the address bits below this choose the place in a level 1 cache
+
+// Ranks use the same offsets in mappings that are powers of two apart.  AMD's level 1 cache finds a line by a hash of bits 12 to
+// 27 of its address (Lipp et al., "Take A Way", AsiaCCS 2020), so such lines would push each other out at every access: a sum
+// of two buffers then takes three times as long.  Mappings of different colours start at different pages of the span.
+char *map_descriptor(int fd, uint64_t bytes, uint32_t colour) {
+  uint64_t room = bytes + 2 * kColourSpan;
+  void *reserved = mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) return nullptr;
+  uint64_t start = reinterpret_cast<uint64_t>(reserved), end = start + room, length = (bytes + kPage - 1) / kPage * kPage;
+  uint64_t base = (start + kColourSpan - 1) / kColourSpan * kColourSpan + colour * kPage % kColourSpan;
+  void *at = reinterpret_cast<void *>(base);
+  bool mapped = mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0) == at;
+  int cause = errno;
+  munmap(reserved, mapped ? base - start : room);
+  if (mapped) munmap(reinterpret_cast<void *>(base + length), end - base - length);
+  errno = cause;
+  return mapped ? static_cast<char *>(at) : nullptr;
 }
 
 int make_sealed(const char *name, uint64_t bytes) {
@@ -31,7 +47,7 @@ int make_sealed(const char *name, uint64_t bytes) {
 std::shared_ptr<Mapping> Mapping::create(const char *name, uint64_t bytes) {
   int fd = make_sealed(name, bytes);
   if (fd < 0) return nullptr;
-  char *base = map_descriptor(fd, bytes);
+  char *base = map_descriptor(fd, bytes, 0);
   if (base != nullptr) return std::shared_ptr<Mapping>(new Mapping(base, bytes, fd));
   int cause = errno;
   close(fd);
@@ -39,7 +55,7 @@ std::shared_ptr<Mapping> Mapping::create(const char *name, uint64_t bytes) {
   return nullptr;
 }
 
-std::shared_ptr<Mapping> Mapping::open(int fd) {
+std::shared_ptr<Mapping> Mapping::open(int fd, uint32_t colour) {
   struct stat status {};
   int seals = fcntl(fd, F_GET_SEALS);
   if (seals < 0 || fstat(fd, &status) != 0) return nullptr;
@@ -48,7 +64,7 @@ std::shared_ptr<Mapping> Mapping::open(int fd) {
     return nullptr;
   }
   uint64_t bytes = static_cast<uint64_t>(status.st_size);
-  char *base = map_descriptor(fd, bytes);
+  char *base = map_descriptor(fd, bytes, colour);
   return base == nullptr ? nullptr : std::shared_ptr<Mapping>(new Mapping(base, bytes, -1));
 }
 

@@ -12,7 +12,8 @@ class Mapping {
   // Makes a memfd of `bytes`, seals it against shrinking and growing and maps it; null with errno set on failure.
   static std::shared_ptr<Mapping> create(const char *name, uint64_t bytes);
   // Maps all of a descriptor made by create() in another process.  Refuses what can shrink: that would be a SIGBUS later.
-  static std::shared_ptr<Mapping> open(int fd);
+  // Mappings that are read together must have different colours; create() gives colour 0.
+  static std::shared_ptr<Mapping> open(int fd, uint32_t colour);
   ~Mapping();
   Mapping(const Mapping &) = delete;
   Mapping &operator=(const Mapping &) = delete;

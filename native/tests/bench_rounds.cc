@@ -6,6 +6,7 @@
 
 #include "bell.h"
 #include "check.h"
+#include "shm.h"
 #include "world.h"
 
 using world::Host;
@@ -53,8 +54,8 @@ void run_rank(Host &host, uint32_t rank, hvd_engine *engine, const std::vector<u
 }
 
 void run_floor(Host &host) {
-  std::vector<void *> slots;
-  for (hvd_arena *arena : host.arenas) slots.push_back(static_cast<char *>(hvd_arena_base(arena)));
+  std::vector<std::shared_ptr<hvd::Mapping>> slots;
+  for (uint32_t rank = 0; rank < host.n; ++rank) slots.push_back(hvd::Mapping::open(host.arena_fds[rank], rank));
   for (uint64_t bytes : {kSizes[3], kSizes[4], kSizes[5]}) {
     std::vector<double> times(host.n);
     uint64_t part = bytes / host.n / 64 * 64;
@@ -62,7 +63,7 @@ void run_floor(Host &host) {
     for (uint32_t rank = 0; rank < host.n; ++rank)
       ranks.emplace_back([&, rank] {
         std::vector<void *> at;
-        for (void *slot : slots) at.push_back(static_cast<char *>(slot) + rank * part);
+        for (const auto &slot : slots) at.push_back(slot->base() + rank * part);
         times[rank] = median_us(repeats_for(bytes), [&] {
           hvd_reduce(HVD_FLOAT32, HVD_SUM, 1, 1, at.data(), at.data(), host.n, part / 4);
         });

@@ -65,7 +65,7 @@ void test_helper_with_an_old_plan_claims_nothing() {
   CHECK_EQUAL(pair.submit_a(offset, &op_a), HVD_OK);
   CHECK_EQUAL(hvd_op_reduce_bound(pair.b, offset, pair.y.data(), pair.y.data(), 4096, 0, 12, &op_b), HVD_OK);
   hvd::ArenaMappings arenas;
-  for (int fd : pair.host.arena_fds) arenas.push_back(hvd::Mapping::open(fd));
+  for (int fd : pair.host.arena_fds) arenas.push_back(hvd::Mapping::open(fd, 0));
   hvd::ClaimSlots slots(&pair.host.board->view.agent_slot());
   CHECK(hvd::is_claimable(*old, 0));  // its words look the same
   CHECK(!hvd::help_round({pair.host.board->view, *old}, arenas, slots, 0));

@@ -1,6 +1,7 @@
 // Parts without a world around them: allocators, segments, claim words, handles.
 #include <cstring>
 #include <random>
+#include <set>
 #include <vector>
 
 #include "block_allocator.h"
@@ -75,6 +76,19 @@ void test_arena_gives_memory_back() {
   void *empty = hvd_arena_alloc(arena, 0);
   CHECK(empty != nullptr && hvd_arena_free(arena, empty) == HVD_OK);
   hvd_arena_close(arena);
+}
+
+// See Mapping::open: the same offset in mappings of two colours must differ in bits 12 to 27 of its address.
+void test_colours_keep_mappings_apart() {
+  auto own = hvd::Mapping::create("hvd-test", 1 << 20);
+  std::vector<std::shared_ptr<hvd::Mapping>> peers;
+  std::set<uint64_t> places{reinterpret_cast<uint64_t>(own->base()) >> 12 & 0xffff};
+  for (uint32_t i = 0; i < 255; ++i) {
+    peers.push_back(hvd::Mapping::open(own->fd(), i + 1));
+    CHECK(places.insert(reinterpret_cast<uint64_t>(peers.back()->base()) >> 12 & 0xffff).second);
+  }
+  own->base()[(1 << 20) - 1] = 7;
+  for (const auto &peer : peers) CHECK(peer->base()[(1 << 20) - 1] == 7);
 }
 
 void test_board_blocks() {
@@ -176,6 +190,7 @@ int main() {
   RUN(test_ranges_never_overlap_and_join_again);
   RUN(test_touched_ranges_against_a_bitmap);
   RUN(test_arena_gives_memory_back);
+  RUN(test_colours_keep_mappings_apart);
   RUN(test_board_blocks);
   RUN(test_segments);
   RUN(test_chunks_cover_the_payload);
