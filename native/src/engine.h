@@ -123,6 +123,7 @@ struct hvd_engine {
   bool move_window(hvd::Op *op);
   bool drive_window(Lock &lock, hvd::Op *op);
   uint32_t find_targets(hvd::Op *first, Target *targets);
+  uint32_t help_with(const Target &target, uint32_t most_chunks);
   bool help_some(Lock &lock, hvd::Op *first, uint32_t most_chunks);
 
   // pull.cc

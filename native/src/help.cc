@@ -11,13 +11,35 @@ struct ChunkPointers {
   void *out[kMaxLocalRanks];
 };
 
+// A chunk that may be claimed, and what to add to the claim word for it.
+struct Choice {
+  uint32_t chunk, step;
+};
+
+bool is_windowed(const EntryMember &member) { return (member.flags.load(std::memory_order_relaxed) & kWindowMask) != 0; }
+
+bool has_window(const PlanView &plan, uint64_t round) {
+  for (uint32_t m = 0; m < plan.n_members; ++m)
+    if (is_windowed(plan.entry_member(round, m))) return true;
+  return false;
+}
+
 bool window_is_ready(const PlanView &plan, uint64_t round, uint32_t chunk) {
   for (uint32_t m = 0; m < plan.n_members; ++m) {
     const EntryMember &member = plan.entry_member(round, m);
-    if ((member.flags.load(std::memory_order_relaxed) & kWindowMask) == 0) continue;
+    if (!is_windowed(member)) continue;
     if (member.filled.load(kSeqCst) <= chunk) return false;  // acquires the chunk; pairs with publish_filled
   }
   return true;
+}
+
+// False when there is nothing to claim now in this round, or it is not this round any more.
+bool choose(const PlanView &plan, uint64_t round, uint64_t word, End end, Choice *out) {
+  uint32_t low = claim_low(word), high = claim_high(word);
+  if (claim_round(word) != round || low + high >= plan.n_chunks) return false;
+  bool windowed = has_window(plan, round);
+  *out = windowed || end == End::kLow ? Choice{low, kOneLow} : Choice{plan.n_chunks - 1 - high, kOneHigh};
+  return !windowed || window_is_ready(plan, round, low);
 }
 
 // Address of one member's part of a chunk; null with *zeros set for a member without memory, null alone when the fields
@@ -73,12 +95,12 @@ void finish_chunk(const RoundSite &site, uint64_t round, uint32_t chunk, hvd_sta
   ring_members(site);
 }
 
-// Takes the chunk that `word` names; the slot is published before the claim, so that who closes the round sees the holder.
+// Takes a chunk that `word` leaves; the slot is published before the claim, so that who closes the round sees the holder.
 // The block may have been given to another plan since this thread looked the plan up, and that plan's words look the same:
 // a published slot keeps the plan where it is, so a plan that is still there after publishing is the one that was meant.
-bool claim(const RoundSite &site, std::atomic<uint64_t> *slot, uint64_t round, uint64_t word) {
+bool claim(const RoundSite &site, std::atomic<uint64_t> *slot, uint64_t round, uint64_t word, uint32_t step) {
   slot->store(claim_name(site.plan.offset, round), kSeqCst);
-  return site.plan.is_current() && site.plan.entry(round).claim.compare_exchange_strong(word, word + 1, kSeqCst);
+  return site.plan.is_current() && site.plan.entry(round).claim.compare_exchange_strong(word, word + step, kSeqCst);
 }
 
 // A member that leaves a failed round may sleep until this slot is free.
@@ -87,27 +109,21 @@ void end_claim(const RoundSite &site, std::atomic<uint64_t> *slot) {
   if (site.board.state() != HVD_OK) ring_members(site);
 }
 
-bool claimable(const PlanView &plan, uint64_t round, uint64_t word) {
-  return claim_round(word) == round && claim_chunk(word) < plan.n_chunks &&
-         window_is_ready(plan, round, claim_chunk(word));
-}
-
 }  // namespace
 
 bool is_claimable(const PlanView &plan, uint64_t round) {
-  return claimable(plan, round, plan.entry(round).claim.load(kSeqCst));
+  Choice choice;
+  return choose(plan, round, plan.entry(round).claim.load(kSeqCst), End::kLow, &choice);
 }
 
-bool help_round(const RoundSite &site, const ArenaMappings &arenas, ClaimSlots &slots, uint64_t round) {
+bool help_round(const RoundSite &site, const ArenaMappings &arenas, ClaimSlots &slots, uint64_t round, End end) {
   uint64_t word = site.plan.entry(round).claim.load(kSeqCst);
-  if (!claimable(site.plan, round, word) || site.board.state() == HVD_E_FAILED) return false;
+  Choice choice;
+  if (!choose(site.plan, round, word, end, &choice) || site.board.state() == HVD_E_FAILED) return false;
   std::atomic<uint64_t> *slot = slots.acquire();
   if (slot == nullptr) return false;
-  bool won = claim(site, slot, round, word);
-  if (won) {
-    uint32_t chunk = claim_chunk(word);
-    finish_chunk(site, round, chunk, reduce_chunk(site, arenas, round, chunk));
-  }
+  bool won = claim(site, slot, round, word, choice.step);
+  if (won) finish_chunk(site, round, choice.chunk, reduce_chunk(site, arenas, round, choice.chunk));
   end_claim(site, slot);
   slots.release(slot);
   return won;

@@ -72,14 +72,21 @@ uint32_t hvd_engine::find_targets(Op *first, Target *targets) {
   return n;
 }
 
+uint32_t hvd_engine::help_with(const Target &target, uint32_t most_chunks) {
+  const BoundPlan &plan = *target.plan;
+  hvd::End end = hvd::end_of(plan.view, plan.member);
+  uint32_t helped = 0;
+  while (helped < most_chunks && hvd::help_round(site(plan), arenas_, claim_slots_, target.round, end)) ++helped;
+  return helped;
+}
+
 bool hvd_engine::help_some(Lock &lock, Op *first, uint32_t most_chunks) {
   Target targets[kTargets];
   uint32_t n = most_chunks == 0 ? 0 : find_targets(first, targets), helped = 0;
   if (n == 0) return false;
   lock.unlock();
   for (uint32_t i = 0; i < n; ++i)
-    while (helped < most_chunks && hvd::help_round(site(*targets[i].plan), arenas_, claim_slots_, targets[i].round))
-      ++helped;
+    helped += help_with(targets[i], most_chunks - helped);
   lock.lock();
   for (uint32_t i = 0; i < n; ++i) --targets[i].plan->refs;
   return helped != 0;

@@ -85,7 +85,8 @@ bool reduction_is_valid(const hvd_plan_spec &spec) {
 
 uint64_t chunk_bytes_of(uint64_t payload_bytes) {
   uint64_t eighth = payload_bytes / 8 / 4096 * 4096;
-  return std::clamp(eighth, kSmallestChunk, kLargestChunk);
+  uint64_t least = (payload_bytes / kMaxChunks + 4096) / 4096 * 4096;
+  return std::max(std::clamp(eighth, kSmallestChunk, kLargestChunk), least);
 }
 
 uint32_t chunks_of(uint64_t payload_bytes) {

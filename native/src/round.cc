@@ -72,8 +72,8 @@ Phase phase_of(const PlanView &plan, uint64_t round) {
   if (entry.complete.load(kSeqCst) >> 8 == round + 1) return Phase::kComplete;
   uint64_t word = entry.claim.load(kSeqCst);
   if (claim_round(word) != round) return Phase::kMissing;
-  if (claim_chunk(word) == kWithdrawn) return Phase::kWithdrawn;
-  if (claim_chunk(word) == kCancelled) return Phase::kCancelled;
+  if (claim_code(word) == kWithdrawn) return Phase::kWithdrawn;
+  if (claim_code(word) == kCancelled) return Phase::kCancelled;
   return plan.n_chunks == 0 ? Phase::kComplete : Phase::kOpen;
 }
 

@@ -2,8 +2,8 @@
 //
 //   arrive   each member writes its fields, raises arrivals[m] and `arrived`
 //   open     once: the claim word goes from an older round to (round, 0).  Only if all have arrived and round < limit
-//   claim    (round, c) -> (round, c + 1): whoever succeeds reduces chunk c.  All that was read before is valid then,
-//            because a round number never repeats in an entry and the round cannot end while chunk c is not done
+//   claim    one more chunk from the low or from the high end: whoever succeeds reduces it.  All that was read before is
+//            valid then, because a round number never repeats in an entry and the round cannot end while a chunk is not done
 //   done     the last chunk done stores `complete`
 //   read     a member that needs nothing of the entry any more raises `reads`; the entry is free when all have
 //   close    instead of claims: the claim word goes to (round, withdrawn) or (round, cancelled); no claim succeeds after
@@ -62,9 +62,13 @@ void ring_members(const RoundSite &site);
 void publish_filled(const RoundSite &site, uint64_t round, uint32_t member, uint64_t count);
 bool chunk_is_done(const PlanView &plan, uint64_t round, uint32_t chunk);
 
+// Which chunks a helper takes first; windows are filled from the low end, so there the end makes no difference.
+enum class End { kLow, kHigh };
+// The end at which this member starts, so that it finds in its caches what it left there a round ago.
+inline End end_of(const PlanView &plan, uint32_t member) { return 2 * member < plan.n_members ? End::kLow : End::kHigh; }
 // A chunk can be claimed now.
 bool is_claimable(const PlanView &plan, uint64_t round);
 // Claims one chunk and reduces it; false when there was none to get.
-bool help_round(const RoundSite &site, const ArenaMappings &arenas, ClaimSlots &slots, uint64_t round);
+bool help_round(const RoundSite &site, const ArenaMappings &arenas, ClaimSlots &slots, uint64_t round, End end);
 
 }  // namespace hvd

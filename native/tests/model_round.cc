@@ -8,11 +8,13 @@
 namespace model {
 namespace {
 
-constexpr uint8_t kNever = 0xff, kWithdrawn = 7, kCancelled = 6, kNoLimit = 9;
+// The claim word: round, then chunks claimed from the high end (2 bits) and from the low end (2 bits).
+constexpr uint8_t kNever = 0xff, kWithdrawn = 15, kCancelled = 14, kNoLimit = 9, kOneLow = 1, kOneHigh = 4;
 
-uint8_t word(int round, int chunk) { return static_cast<uint8_t>(round * 8 + chunk); }
-int round_in(uint8_t claim) { return claim == kNever ? 31 : claim / 8; }
-int chunk_in(uint8_t claim) { return claim % 8; }
+uint8_t word(int round, int code) { return static_cast<uint8_t>(round * 16 + code); }
+int round_in(uint8_t claim) { return claim == kNever ? 31 : claim / 16; }
+int code_in(uint8_t claim) { return claim % 16; }
+int taken_in(uint8_t claim) { return claim % 4 + claim / 4 % 4; }
 
 enum Pc : uint8_t {
   kReadLimit, kReadReads, kArrive, kReadLimitAgain,                     // arrive
@@ -57,7 +59,11 @@ class Search {
   void sleep_step(State &s, Actor &a, int who);
   void ring_step(State &s, Actor &a);
   void agent_step(State &s, Actor &a);
-  void begin_chunk(State &s, const Actor &a);
+  // Members of the upper half begin at the high end.
+  bool begins_low(int who) const { return 2 * who < n_; }
+  int chunk_of(uint8_t claim, int who) const { return begins_low(who) ? claim % 4 : setting_.chunks - 1 - claim / 4 % 4; }
+  bool has_chunk(uint8_t claim) const { return code_in(claim) < kCancelled && taken_in(claim) < setting_.chunks; }
+  void begin_chunk(State &s, const Actor &a, int who);
   void mark_read(State &s, Actor &a);
   void ring(Actor &a, Pc after) const;
   void next_round(Actor &a) const;
@@ -167,7 +173,7 @@ void Search::settle_step(State &s, Actor &a) {
       if (s.failed && !a.arrived) a.left = 1, a.pc = kFinished;
       return;
     case kCloseClaims:
-      if (!is(Mistake::kLeaveWithClaims) && !(round_in(s.claim) == a.round && chunk_in(s.claim) >= kCancelled))
+      if (!is(Mistake::kLeaveWithClaims) && !(round_in(s.claim) == a.round && code_in(s.claim) >= kCancelled))
         s.claim = word(a.round, kCancelled);
       a.seen_slot = 0;
       a.pc = kReadSlots;
@@ -189,8 +195,8 @@ void Search::settle_step(State &s, Actor &a) {
   }
 }
 
-void Search::begin_chunk(State &s, const Actor &a) {
-  int round = round_in(a.seen_claim), chunk = chunk_in(a.seen_claim);
+void Search::begin_chunk(State &s, const Actor &a, int who) {
+  int round = round_in(a.seen_claim), chunk = chunk_of(a.seen_claim, who);
   check(s.started[round][chunk] == 0, "a chunk is reduced twice");
   check(s.complete <= round, "a chunk is reduced after its round");
   check(s.arrived >= n_ * (round + 1), "a chunk is reduced before all have arrived");
@@ -198,11 +204,11 @@ void Search::begin_chunk(State &s, const Actor &a) {
 }
 
 void Search::help_step(State &s, Actor &a, int who) {
-  int chunk = chunk_in(a.seen_claim);
+  int chunk = chunk_of(a.seen_claim, who);
   switch (a.pc) {
     case kFindChunk: {
       a.seen_claim = s.claim;
-      bool open = a.arrived && round_in(s.claim) == a.round && chunk_in(s.claim) < setting_.chunks;
+      bool open = a.arrived && round_in(s.claim) == a.round && has_chunk(s.claim);
       a.pc = !open ? kNoProgress : is(Mistake::kPublishAfterClaim) ? kClaim : kPublish;
       return;
     }
@@ -211,11 +217,11 @@ void Search::help_step(State &s, Actor &a, int who) {
       a.pc = is(Mistake::kPublishAfterClaim) ? kReduce : kClaim;
       return;
     case kClaim: {
-      bool won = s.claim == a.seen_claim || (is(Mistake::kClaimWithoutRound) && chunk_in(s.claim) < setting_.chunks);
+      bool won = s.claim == a.seen_claim || (is(Mistake::kClaimWithoutRound) && has_chunk(s.claim));
       if (won) {
         a.seen_claim = is(Mistake::kClaimWithoutRound) ? a.seen_claim : s.claim;
-        s.claim = static_cast<uint8_t>(s.claim + 1);
-        begin_chunk(s, a);
+        s.claim = static_cast<uint8_t>(s.claim + (begins_low(who) ? kOneLow : kOneHigh));
+        begin_chunk(s, a, who);
       }
       a.pc = !won ? kEndClaim : is(Mistake::kPublishAfterClaim) ? kPublish : kReduce;
       return;
@@ -297,7 +303,7 @@ void Search::member_step(State &s, int who) {
     return;
   }
   if (a.pc == kWithdraw) {
-    bool closed = chunk_in(s.claim) >= kCancelled && round_in(s.claim) == a.round;
+    bool closed = code_in(s.claim) >= kCancelled && round_in(s.claim) == a.round;
     check(closed || round_in(s.claim) != a.round, "a round above the final limit has opened");
     s.claim = word(a.round, kWithdrawn);
     a.pc = kFinished;

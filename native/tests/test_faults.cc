@@ -32,7 +32,7 @@ std::atomic<uint64_t> *hold_a_chunk(Host &host, uint64_t plan, uint64_t round) {
   std::atomic<uint64_t> &claim = view->entry(round).claim;
   uint64_t word = claim.load();
   do {
-    CHECK(hvd::claim_round(word) == round && hvd::claim_chunk(word) < view->n_chunks);
+    CHECK(hvd::claim_round(word) == round && hvd::claim_low(word) + hvd::claim_high(word) < view->n_chunks);
   } while (!claim.compare_exchange_strong(word, word + 1));
   return &slot;
 }

@@ -68,7 +68,7 @@ void test_helper_with_an_old_plan_claims_nothing() {
   for (int fd : pair.host.arena_fds) arenas.push_back(hvd::Mapping::open(fd, 0));
   hvd::ClaimSlots slots(&pair.host.board->view.agent_slot());
   CHECK(hvd::is_claimable(*old, 0));  // its words look the same
-  CHECK(!hvd::help_round({pair.host.board->view, *old}, arenas, slots, 0));
+  CHECK(!hvd::help_round({pair.host.board->view, *old}, arenas, slots, 0, hvd::End::kLow));
   CHECK(!pair.host.board->view.block_has_holder(offset));
   CHECK_EQUAL(world::wait_for(pair.a, op_a), HVD_OK);
   CHECK_EQUAL(world::wait_for(pair.b, op_b), HVD_OK);
