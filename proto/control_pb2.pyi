@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AgentReport(_message.Message):
-    __slots__ = ("epoch", "register", "rank_hello", "announcements", "held", "plan_retired", "join_requested", "join_quiet", "set_add_requested", "set_remove_requested", "rank_left", "rank_started", "rank_exited", "observation")
+    __slots__ = ("epoch", "register", "rank_hello", "announcements", "held", "plan_retired", "join_requested", "join_quiet", "set_add_requested", "set_remove_requested", "rank_left", "rank_started", "rank_exited", "observation", "peer_lost")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     RANK_HELLO_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,7 @@ class AgentReport(_message.Message):
     RANK_STARTED_FIELD_NUMBER: _ClassVar[int]
     RANK_EXITED_FIELD_NUMBER: _ClassVar[int]
     OBSERVATION_FIELD_NUMBER: _ClassVar[int]
+    PEER_LOST_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     register: Register
     rank_hello: RankHello
@@ -36,10 +37,11 @@ class AgentReport(_message.Message):
     rank_started: RankStarted
     rank_exited: RankExited
     observation: Observation
-    def __init__(self, epoch: _Optional[int] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., rank_hello: _Optional[_Union[RankHello, _Mapping]] = ..., announcements: _Optional[_Union[Announcements, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., plan_retired: _Optional[_Union[PlanRetired, _Mapping]] = ..., join_requested: _Optional[_Union[JoinRequested, _Mapping]] = ..., join_quiet: _Optional[_Union[JoinQuiet, _Mapping]] = ..., set_add_requested: _Optional[_Union[SetAddRequested, _Mapping]] = ..., set_remove_requested: _Optional[_Union[SetRemoveRequested, _Mapping]] = ..., rank_left: _Optional[_Union[RankLeft, _Mapping]] = ..., rank_started: _Optional[_Union[RankStarted, _Mapping]] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., observation: _Optional[_Union[Observation, _Mapping]] = ...) -> None: ...
+    peer_lost: PeerLost
+    def __init__(self, epoch: _Optional[int] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., rank_hello: _Optional[_Union[RankHello, _Mapping]] = ..., announcements: _Optional[_Union[Announcements, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., plan_retired: _Optional[_Union[PlanRetired, _Mapping]] = ..., join_requested: _Optional[_Union[JoinRequested, _Mapping]] = ..., join_quiet: _Optional[_Union[JoinQuiet, _Mapping]] = ..., set_add_requested: _Optional[_Union[SetAddRequested, _Mapping]] = ..., set_remove_requested: _Optional[_Union[SetRemoveRequested, _Mapping]] = ..., rank_left: _Optional[_Union[RankLeft, _Mapping]] = ..., rank_started: _Optional[_Union[RankStarted, _Mapping]] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., observation: _Optional[_Union[Observation, _Mapping]] = ..., peer_lost: _Optional[_Union[PeerLost, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("agent", "host", "slots", "labels")
+    __slots__ = ("agent", "host", "slots", "labels", "addresses")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -51,11 +53,13 @@ class Register(_message.Message):
     HOST_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     agent: str
     host: str
     slots: int
     labels: _containers.ScalarMap[str, str]
-    def __init__(self, agent: _Optional[str] = ..., host: _Optional[str] = ..., slots: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, agent: _Optional[str] = ..., host: _Optional[str] = ..., slots: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RankHello(_message.Message):
     __slots__ = ("rank", "generation", "pid", "process_sets", "dynamic_process_sets")
@@ -235,6 +239,14 @@ class BlockedOn(_message.Message):
     name: str
     def __init__(self, rank: _Optional[int] = ..., plan: _Optional[int] = ..., round: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
 
+class PeerLost(_message.Message):
+    __slots__ = ("agent", "text")
+    AGENT_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    agent: str
+    text: str
+    def __init__(self, agent: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+
 class Order(_message.Message):
     __slots__ = ("epoch", "registered", "start_ranks", "stop_ranks", "epoch_start", "rank_rejected", "plan_made", "refusal", "hold", "retire_plan", "joined_ranks", "all_joined", "join_done", "set_added", "set_removed", "end_epoch", "warn", "job_finished")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -328,13 +340,27 @@ class StopRanks(_message.Message):
     grace_s: float
     def __init__(self, reason: _Optional[str] = ..., grace_s: _Optional[float] = ...) -> None: ...
 
+class Host(_message.Message):
+    __slots__ = ("agent", "host", "addresses")
+    AGENT_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    agent: str
+    host: str
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, agent: _Optional[str] = ..., host: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class EpochStart(_message.Message):
-    __slots__ = ("places", "process_sets")
+    __slots__ = ("places", "process_sets", "ring", "key")
     PLACES_FIELD_NUMBER: _ClassVar[int]
     PROCESS_SETS_FIELD_NUMBER: _ClassVar[int]
+    RING_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
     places: _containers.RepeatedCompositeFieldContainer[RankPlace]
     process_sets: _containers.RepeatedCompositeFieldContainer[_worker_pb2.ProcessSet]
-    def __init__(self, places: _Optional[_Iterable[_Union[RankPlace, _Mapping]]] = ..., process_sets: _Optional[_Iterable[_Union[_worker_pb2.ProcessSet, _Mapping]]] = ...) -> None: ...
+    ring: _containers.RepeatedCompositeFieldContainer[Host]
+    key: bytes
+    def __init__(self, places: _Optional[_Iterable[_Union[RankPlace, _Mapping]]] = ..., process_sets: _Optional[_Iterable[_Union[_worker_pb2.ProcessSet, _Mapping]]] = ..., ring: _Optional[_Iterable[_Union[Host, _Mapping]]] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class RankRejected(_message.Message):
     __slots__ = ("rank", "reason", "retry")

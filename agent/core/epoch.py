@@ -20,6 +20,7 @@ class Epoch:
     places: tuple[v.RankPlace, ...]
     local: tuple[int, ...]
     sessions: dict[int, int]
+    ring: tuple[v.Host, ...] = ()
     plans: dict[int, LocalPlan] = field(default_factory=dict)
     names: dict[tuple[int, int], str] = field(default_factory=dict)  # (rank, request) that waits for its plan
     request_plans: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -29,6 +30,12 @@ class Epoch:
     ended: v.Error | None = None
     ended_at: float = 0.0
     observed: bool = False
+
+    @property
+    def host_of(self) -> tuple[int, ...]:
+        """The place in the ring of each rank's agent, by rank."""
+        place = {host.agent: index for index, host in enumerate(self.ring)}
+        return tuple(place.get(p.agent, 0) for p in self.places)
 
     def welcome(self, rank: int, sets: tuple[v.ProcessSet, ...]) -> v.Welcome:
         """What a rank is told."""
@@ -113,7 +120,7 @@ class Epoch:
         for item in body.requests:
             self.names.pop((item.rank, item.request), None)
             self.request_plans[item.rank, item.request] = plan.id
-        return [block(plan, len(body.members), self.local)]
+        return [block(plan, self.local, self.host_of)]
 
     def placed(self, event: ev.PlanPlaced) -> list[ev.Command]:
         """The block exists: tell the ranks that wait."""
@@ -174,6 +181,13 @@ class Epoch:
                 if self.request_plans.get((rank, request)) == plan.id:  # else it was announced anew meanwhile
                     del self.request_plans[rank, request]
         return [self.report(v.PlanRetired(event.plan))]
+
+    def plane_lost(self, event: ev.PlaneLost, now: float) -> list[ev.Command]:
+        """Another agent's host can't be reached: nobody need wait for the coordinator to say so."""
+        if self.ended is not None:
+            return []
+        error, report = lost(self.ring[event.host], event.text)
+        return [self.report(report), *self._end(error, now)]
 
     def _end(self, error: v.Error, now: float) -> list[ev.Command]:
         closed = error.kind is v.ErrorKind.SHUT_DOWN
@@ -298,3 +312,9 @@ class Epoch:
 
 
 __all__ = ["Epoch"]
+
+
+def lost(host: v.Host, text: str) -> tuple[v.Error, v.PeerLost]:
+    """What ranks and the coordinator are told when the plane to a host is broken."""
+    words = f"Host {host.host} (agent {host.agent}) can't be reached any more: {text}."
+    return v.Error(v.ErrorKind.LOST, words), v.PeerLost(host.agent, text)

@@ -271,6 +271,7 @@ class Register:
     host: str
     slots: int
     labels: Mapping[str, str] = field(default_factory=dict)
+    addresses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,6 +431,14 @@ class Observation:
     blocked_on: tuple[BlockedOn, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class PeerLost:
+    """The data plane can't go on with another agent's."""
+
+    agent: str
+    text: str
+
+
 # ---- from the coordinator -----------------------------------------------------------------------------------------------
 
 
@@ -460,11 +469,22 @@ class StopRanks:
 
 
 @dataclass(frozen=True, slots=True)
+class Host:
+    """An agent as others reach its data plane."""
+
+    agent: str
+    host: str
+    addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class EpochStart:
-    """All ranks have met."""
+    """All ranks have met; ``ring`` are the agents in the order of the ring."""
 
     places: tuple[RankPlace, ...]
     process_sets: tuple[ProcessSet, ...]
+    ring: tuple[Host, ...] = ()
+    key: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

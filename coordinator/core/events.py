@@ -23,6 +23,7 @@ class Register:
     host: str
     slots: int
     labels: Mapping[str, str] = field(default_factory=dict)
+    addresses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,14 @@ class Observation:
     blocked_on: tuple[BlockedOn, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class PeerLost:
+    """The data plane of the reporting agent can't go on with this one's."""
+
+    agent: str
+    text: str
+
+
 Body = (
     Register
     | RankHello
@@ -144,6 +153,7 @@ Body = (
     | RankStarted
     | RankExited
     | Observation
+    | PeerLost
 )
 BODIES: tuple[type, ...] = (
     Register,
@@ -159,6 +169,7 @@ BODIES: tuple[type, ...] = (
     RankStarted,
     RankExited,
     Observation,
+    PeerLost,
 )
 
 

@@ -144,8 +144,16 @@ BY_RANK: dict[str, Callable[[list[str], Options], ev.Body]] = {
     "left": lambda words, options: ev.RankLeft(int(words[0]), int(one(options, "generation", "1"))),
     "exit": _exit,
 }
+
+
+def _register(words: list[str], options: Options) -> ev.Body:
+    labels = dict(label.split(":") for label in options.get("label", ()))
+    return ev.Register(words[0], words[1], int(words[2]), labels, tuple(options.get("at", ())))
+
+
 BY_AGENT: dict[str, Callable[[list[str], Options], ev.Body]] = {
-    "agent": lambda words, options: ev.Register(words[0], words[1], int(words[2])),
+    "agent": _register,
+    "peerlost": lambda words, options: ev.PeerLost(words[1], " ".join(words[2:])),
     "held": _held,
     "retired": lambda words, options: ev.PlanRetired(plan_id(words[1])),
     "quiet": lambda words, options: ev.JoinQuiet(tuple(plan_id(word) for word in words[1:])),
