@@ -42,7 +42,10 @@ def local_plan(made: PlanMade, local: tuple[int, ...]) -> LocalPlan:
 
 
 def block(plan: LocalPlan, members: int, local: tuple[int, ...]) -> PlanAdd:
-    """What the board must know; Average becomes Sum with a post-scale of 1/size."""
+    """What the board must know; Average becomes Sum with the post-scale multiplied by 1/size.
+
+    The same product, not a quotient, as in ``horovod.common.layout.kernel_arguments``: they differ in the last bit.
+    """
     signature = plan.signature
     cooperative = signature.kind in (Kind.ALLREDUCE, Kind.BARRIER)
     average = signature.op == AVERAGE and signature.kind in (Kind.ALLREDUCE, Kind.REDUCESCATTER)
@@ -52,7 +55,7 @@ def block(plan: LocalPlan, members: int, local: tuple[int, ...]) -> PlanAdd:
         dtype=signature.dtype,
         op=NATIVE_OPS.get(signature.op, 1),
         prescale=signature.prescale,
-        postscale=signature.postscale / members if average else signature.postscale,
+        postscale=signature.postscale * (1.0 / members) if average else signature.postscale,
         nbytes=payload_bytes(signature) if signature.kind is Kind.ALLREDUCE else 0,
         depth=UNNAMED_DEPTH if signature.unnamed else NAMED_DEPTH,
         members=tuple(local.index(rank) for rank in plan.ranks),
