@@ -81,7 +81,7 @@ class AgentCore:
     def handle(self, event: ev.Event, now: float) -> list[ev.Command]:
         """Commands that follow from the event."""
         if isinstance(event, ev.FromRank):
-            return self._from_rank(event)
+            return self._from_rank(event, now)
         if isinstance(event, ev.FromCoordinator):
             return self._order(event, now)
         if isinstance(event, ev.ConnectionClosed):
@@ -112,7 +112,7 @@ class AgentCore:
 
     # ---- ranks ------------------------------------------------------------------------------------------------------------
 
-    def _from_rank(self, event: ev.FromRank) -> list[ev.Command]:
+    def _from_rank(self, event: ev.FromRank, now: float) -> list[ev.Command]:
         body = event.body
         if isinstance(body, v.Hello):
             return self._hello(event.connection, body)
@@ -129,7 +129,7 @@ class AgentCore:
             return [] if late else [ev.CloseConnection(event.connection, f"{type(body).__name__} outside an epoch")]
         if self.epoch.sessions.get(session.rank) != event.connection:
             return []  # last words of a process that is gone
-        commands = self.epoch.from_rank(session.rank, body)
+        commands = self.epoch.from_rank(session.rank, body, now)
         return [ev.CloseConnection(event.connection, commands)] if isinstance(commands, str) else commands
 
     def _hello(self, connection: int, hello: v.Hello) -> list[ev.Command]:
