@@ -157,7 +157,8 @@ class AgentCore:
             return (
                 f"Process {hello.pid} inherited the variables of rank {hello.rank}, which another process (started as pid "
                 f"{slot.pid}) is already. A subprocess of a rank can't be a rank: remove HOROVOD_RANK and HOROVOD_AGENT from its "
-                "environment."
+                "environment. If it is a worker that imports the main program (multiprocessing, DataLoader), call hvd.init() "
+                'under if __name__ == "__main__": there.'
             )
         if not hello.descriptors:
             return f"The Hello of process {hello.pid} came without its descriptors."
