@@ -228,16 +228,18 @@ class Observation(_message.Message):
     def __init__(self, rounds: _Optional[_Iterable[_Union[OpenRound, _Mapping]]] = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., plans_used: _Optional[_Iterable[int]] = ..., blocked_on: _Optional[_Iterable[_Union[BlockedOn, _Mapping]]] = ...) -> None: ...
 
 class BlockedOn(_message.Message):
-    __slots__ = ("rank", "plan", "round", "name")
+    __slots__ = ("rank", "plan", "round", "name", "call")
     RANK_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
     rank: int
     plan: int
     round: int
     name: str
-    def __init__(self, rank: _Optional[int] = ..., plan: _Optional[int] = ..., round: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
+    call: int
+    def __init__(self, rank: _Optional[int] = ..., plan: _Optional[int] = ..., round: _Optional[int] = ..., name: _Optional[str] = ..., call: _Optional[int] = ...) -> None: ...
 
 class PeerLost(_message.Message):
     __slots__ = ("agent", "text")

@@ -95,7 +95,7 @@ class AgentCore:
     def handle(self, event: ev.Event, now: float) -> list[ev.Command]:
         """Commands that follow from the event."""
         if isinstance(event, ev.FromRank):
-            return self._from_rank(event)
+            return self._from_rank(event, now)
         if isinstance(event, ev.FromCoordinator):
             return self._order(event, now)
         if isinstance(event, ev.ConnectionClosed):
@@ -128,7 +128,7 @@ class AgentCore:
 
     # ---- ranks ------------------------------------------------------------------------------------------------------------
 
-    def _from_rank(self, event: ev.FromRank) -> list[ev.Command]:
+    def _from_rank(self, event: ev.FromRank, now: float) -> list[ev.Command]:
         body = event.body
         if isinstance(body, v.Hello):
             return self._hello(event.connection, body)
@@ -145,7 +145,7 @@ class AgentCore:
             return [] if late else [ev.CloseConnection(event.connection, f"{type(body).__name__} outside an epoch")]
         if self.epoch.sessions.get(session.rank) != event.connection:
             return []  # last words of a process that is gone
-        commands = self.epoch.from_rank(session.rank, body)
+        commands = self.epoch.from_rank(session.rank, body, now)
         return [ev.CloseConnection(event.connection, commands)] if isinstance(commands, str) else commands
 
     def _hello(self, connection: int, hello: v.Hello) -> list[ev.Command]:
@@ -173,7 +173,8 @@ class AgentCore:
             return (
                 f"Process {hello.pid} inherited the variables of rank {hello.rank}, which another process (started as pid "
                 f"{slot.pid}) is already. A subprocess of a rank can't be a rank: remove HOROVOD_RANK and HOROVOD_AGENT from its "
-                "environment."
+                "environment. If it is a worker that imports the main program (multiprocessing, DataLoader), call hvd.init() "
+                'under if __name__ == "__main__": there.'
             )
         if not hello.descriptors:
             return f"The Hello of process {hello.pid} came without its descriptors."

@@ -45,7 +45,10 @@ def local_plan(made: PlanMade, local: tuple[int, ...]) -> LocalPlan:
 
 
 def block(plan: LocalPlan, local: tuple[int, ...], host_of: Sequence[int]) -> PlanAdd:
-    """What the board must know; Average becomes Sum with a post-scale of 1/size.  ``host_of``: by rank."""
+    """What the board must know; Average becomes Sum with the post-scale multiplied by 1/size.  ``host_of``: by rank.
+
+    The same product, not a quotient, as in ``horovod.common.layout.kernel_arguments``: they differ in the last bit.
+    """
     signature, size = plan.signature, len(plan.members)
     cooperative = signature.kind in (Kind.ALLREDUCE, Kind.BARRIER)
     average = signature.op == AVERAGE and signature.kind in (Kind.ALLREDUCE, Kind.REDUCESCATTER)
@@ -56,7 +59,7 @@ def block(plan: LocalPlan, local: tuple[int, ...], host_of: Sequence[int]) -> Pl
         dtype=signature.dtype,
         op=NATIVE_OPS.get(signature.op, 1),
         prescale=signature.prescale,
-        postscale=signature.postscale / size if average else signature.postscale,
+        postscale=signature.postscale * (1.0 / size) if average else signature.postscale,
         nbytes=payload_bytes(signature) if signature.kind is Kind.ALLREDUCE else 0,
         depth=UNNAMED_DEPTH if signature.unnamed else NAMED_DEPTH,
         members=tuple(local.index(rank) if rank in local else len(local) for rank in listed),

@@ -413,12 +413,13 @@ class RankState:
 
 @dataclass(frozen=True, slots=True)
 class BlockedOn:
-    """What a blocked rank waits for."""
+    """What a blocked rank waits for: an operation, or the answer to ``call``."""
 
     rank: int
     plan: int
     round: int
     name: str
+    call: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,9 +132,14 @@ class RankState:
 
 @dataclass(frozen=True, slots=True)
 class BlockedOn:
-    """What the longest-waiting thread of a rank waits for; plan 0 while it is not negotiated."""
+    """What the longest-waiting thread of a rank waits for.
+
+    An operation (plan 0 while it is not negotiated), or with ``call`` the answer to this request: join, or a call that
+    adds or removes a process set.
+    """
 
     rank: int
     plan: int
     round: int
     name: str
+    call: int = 0

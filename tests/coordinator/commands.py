@@ -11,7 +11,7 @@
     addset RANK REQUEST 0,1           rmset RANK REQUEST ID
     left RANK [generation=1]          exit RANK CODE [signal= left=no lines=TEXT error=TEXT]
     observe AGENT [round=PLAN/ROUND/AGE/MISSING/HOLDERS] [rank=RANK/SUBMITS/BLOCKED/SECONDS/STATE]
-                  [on=RANK/PLAN/ROUND/NAME] [used=PLAN]      may be repeated
+                  [on=RANK/PLAN/ROUND/NAME[/CALL]] [used=PLAN]    may be repeated
     lost AGENT REASON                 cancel CODE REASON
     wait SECONDS                      time passes, then a tick
 
@@ -123,8 +123,8 @@ def _observe(words: list[str], options: Options) -> ev.Body:
         rank, submits, threads, seconds, state = item.split("/")
         ranks.append(RankState(int(rank), int(submits), int(threads), 0, float(seconds), state))
     for item in options.get("on", []):
-        rank, plan, number, name = item.split("/")
-        blocked.append(BlockedOn(int(rank), plan_id(plan), int(number), name))
+        rank, plan, number, name, *call = item.split("/")
+        blocked.append(BlockedOn(int(rank), plan_id(plan), int(number), name, *map(int, call)))
     used = tuple(plan_id(item) for item in options.get("used", []))
     return ev.Observation(tuple(rounds), tuple(ranks), used, tuple(blocked))
 

@@ -249,6 +249,20 @@ def cycle(second_thread: str) -> None:
     assert time.monotonic() - start < 8
 
 
+def cycle_of_calls(other: str) -> None:
+    """Rank 0 adds a process set while rank 1 waits in something else."""
+    allreduce(mine(4), "warm")
+    others: dict[str, Callable[[], object]] = {
+        "allreduce": lambda: allreduce(mine(4), "a"),
+        "gather": lambda: allgather(mine(4), "a"),
+        "join": client().join,
+    }
+    call = others[other] if hvd.rank() else lambda: add_process_set([0])
+    with pytest.raises(StalledError) as caught:
+        call()
+    print(f"error: {caught.value}".replace("\n", " "))
+
+
 def many_names(count: str) -> None:
     """A new name each step: neither the rank nor its arena grows."""
 

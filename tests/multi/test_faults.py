@@ -67,5 +67,14 @@ def test_second_thread_that_submits_in_time_prevents_it(run_ranks: RunRanks) -> 
     run_ranks(2, "cycle", "yes", HVD_DEADLOCK_GRACE_SECONDS="1")
 
 
+@pytest.mark.parametrize(("other", "name"), [("allreduce", "allreduce.a"), ("gather", "allgather.a"), ("join", "join")])
+def test_cycle_with_a_process_set_call_fails_after_the_grace(run_ranks: RunRanks, other: str, name: str) -> None:
+    variables = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1", "HVD_DEADLOCK_GRACE_SECONDS": "1"}
+    run = run_ranks(2, "cycle_of_calls", other, **variables)
+    for rank in (0, 1):
+        assert "waits for 'add process set [0]'" in run.said(rank)
+        assert f"waits for {name!r}" in run.said(rank)
+
+
 def test_process_that_only_inherited_its_rank(run_ranks: RunRanks) -> None:
     run_ranks(2, "stranger")
