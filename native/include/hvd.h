@@ -54,10 +54,15 @@ typedef enum { HVD_COOPERATIVE = 0, HVD_PULL = 1 } hvd_plan_kind;
 
 /* out[j][i] = round(post * reduce_m(round(pre * in[m][i]))) for i < count, for each non-null out[j], j < n.
  * in[m] == NULL stands for zeros.  out[j] may equal in[j].  Buffers are at least element-aligned.
- * Rounding: fp32 with factors cast to fp32; fp64 in fp64; integers scaled in fp64 and truncated toward zero
- * (a factor of exactly 1 leaves integers untouched); fp16 and bf16 are summed and scaled in fp32 and rounded once, to
- * nearest even; bool: Sum and Max are OR, Product and Min are AND.  Sums of integers wrap.  Min and Max propagate
- * NaN whatever the operand order.  Members are combined in order 0..n-1, so all outputs have the same bits.
+ * Rounding: fp32 with factors cast to fp32; fp64 in fp64; fp16 and bf16 are combined and scaled in fp32 and rounded once,
+ * to nearest even.  bool: Sum and Max are OR, Product and Min are AND; it is never scaled, True stays True.
+ * Integers: a factor of exactly 1 changes nothing.  With any other, each input times pre, and what they were combined to
+ * times post, is computed in fp64 (an int64 beyond 2^53 is rounded to fp64 first), truncated toward zero, and clamped to the
+ * nearest end of the dtype's range when it does not fit; NaN becomes 0.  Each input is truncated by itself: 1 and 1 with a pre
+ * of 0.5 add up to 0.
+ * Sums and products wrap in the dtype itself, before post: an average is right only if the sum fits.
+ * Min and Max propagate NaN whatever the operand order.  Members are combined in order 0..n-1, so all outputs have the same
+ * bits.
  * HVD_ADASUM (float dtypes): arXiv 2006.02924, distance-doubling pairs, dot products in fp64; n must be a power of
  * two; `count` must cover the whole tensor. */
 HVD_API hvd_status hvd_reduce(hvd_dtype dtype, hvd_reduce_op op, double pre, double post, const void *const *in,
@@ -150,7 +155,8 @@ HVD_API void hvd_arena_close(hvd_arena *arena); /* only when no tensor lives in 
 
 typedef struct hvd_engine hvd_engine;
 /* Maps the board and the arenas of all local ranks (arena_fds[local_index] is ignored).  Descriptors stay the caller's and may
- * be closed afterwards.  The board is MADV_DONTFORK. */
+ * be closed afterwards.  A forked child has neither the board nor the peers' arenas (MADV_DONTFORK): it makes no call on this
+ * engine, not even hvd_engine_close, and may exit as it likes. */
 HVD_API hvd_status hvd_engine_open(int board_fd, hvd_arena *own, uint32_t local_index, const int *arena_fds,
                                    uint32_t n, hvd_engine **out);
 /* Fails what is open with HVD_E_CANCELLED, waits for own threads to leave, unmaps.  Staging memory is given back, but data of
@@ -162,7 +168,9 @@ HVD_API hvd_status hvd_engine_state(hvd_engine *engine); /* HVD_OK, HVD_E_CLOSED
 
 typedef struct { const void *in; void *out; uint64_t bytes; } hvd_segment;
 
-#define HVD_OP_BLOCKING 1u /* the submitting thread waits at once: plain buffers are staged through a small window */
+/* The submitting thread waits at once: large plain buffers are staged through a small window, in and `out` stay valid until then.
+ * Should it leave its wait, the window still moves while any thread of this process waits, polls or submits. */
+#define HVD_OP_BLOCKING 1u
 
 typedef int64_t hvd_op; /* > 0; an index with a generation, so a stale handle is HVD_E_INVALID */
 

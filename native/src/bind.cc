@@ -121,8 +121,7 @@ void hvd_engine::pump(BoundPlan *plan) {
     if (arrival == Arrival::kMarked || arrival == Arrival::kRingFull) return;
     plan->queue.pop_front();
     op->state = OpState::kArrived;
-    op->active_at = active_.size();
-    active_.push_back(op);
+    add_active(op);
   }
   backlog_.erase(std::remove(backlog_.begin(), backlog_.end(), plan), backlog_.end());
 }
@@ -131,7 +130,14 @@ void hvd_engine::pump_all() {
   for (size_t i = backlog_.size(); i-- > 0;) pump(backlog_[i]);  // pump() may erase the element it is at
 }
 
+void hvd_engine::add_active(Op *op) {
+  op->active_at = active_.size();
+  active_.push_back(op);
+  if (op->staged.window != 0) ++windowed_;
+}
+
 void hvd_engine::drop_active(Op *op) {
+  if (op->staged.window != 0) --windowed_;
   active_[op->active_at] = active_.back();
   active_[op->active_at]->active_at = op->active_at;
   active_.pop_back();
@@ -148,7 +154,7 @@ void hvd_engine::drop_queued(Op *op) {
 bool hvd_engine::take_off(Op *op, uint32_t how) {
   if (op->state == OpState::kQueued)
     drop_queued(op);
-  else if (op->state == OpState::kArrived && hvd::close_unopened(site(*op->plan), op->round, how))
+  else if (op->state == OpState::kArrived && !op->busy && hvd::close_unopened(site(*op->plan), op->round, how))
     drop_active(op);
   else
     return false;

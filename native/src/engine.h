@@ -95,6 +95,7 @@ struct hvd_engine {
   hvd_status bind_result(const hvd::Op &op) const;
   void pump(hvd::BoundPlan *plan);
   void pump_all();
+  void add_active(hvd::Op *op);
   void drop_active(hvd::Op *op);
   void drop_queued(hvd::Op *op);
   bool take_off(hvd::Op *op, uint32_t how);
@@ -122,6 +123,7 @@ struct hvd_engine {
   // helping.cc
   bool move_window(hvd::Op *op);
   bool drive_window(Lock &lock, hvd::Op *op);
+  bool drive_others(Lock &lock, const hvd::Op *own);
   uint32_t find_targets(hvd::Op *first, Target *targets);
   uint32_t help_with(const Target &target, uint32_t most_chunks);
   bool help_some(Lock &lock, hvd::Op *first, uint32_t most_chunks);
@@ -145,6 +147,7 @@ struct hvd_engine {
   uint64_t crowded_until_ns_ = 0;
   size_t sweep_at_ = 64;
   std::vector<hvd::Op *> active_;             // arrived
+  size_t windowed_ = 0;                       // of these, with a window
   std::vector<hvd::BoundPlan *> backlog_;     // plans with a queue
   std::deque<Published> published_;
   std::vector<hvd::Op *> blocked_;            // of the threads that sleep, longest first

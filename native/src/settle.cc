@@ -43,13 +43,14 @@ void hvd_engine::settle_arrived(Op *op, hvd_status epoch) {
   }
 }
 
+// An op stays arrived until its window is empty, so that whoever passes it can empty it.
 void hvd_engine::settle_complete(Op *op) {
+  if (op->staged.window != 0 && op->next_out < op->plan->view.n_chunks) return;
   hvd_status status = hvd::status_of(op->plan->view, op->round);
   op->state = OpState::kComplete;
   op->result = op->cancelled ? HVD_E_CANCELLED : status;
   drop_active(op);
-  // The output is in our own memory now, unless parts of it still move through the window.
-  if (!op->pull && op->staged.window == 0) mark_read(op);
+  if (!op->pull) mark_read(op);  // the output is in our own memory now
 }
 
 // The round is closed to claims.  It is left when no chunk is held any more: until then others may write to our memory.

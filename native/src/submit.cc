@@ -119,5 +119,6 @@ hvd_status hvd_engine::reduce_bound(uint64_t offset, const hvd_segment &segment,
 hvd_status hvd_engine::finish_submit(Call &call, hvd_status status, hvd_op *out) {
   *out = status >= 0 ? hvd::OpTable::handle_of(*call.op) : 0;
   if (status < 0 && call.op != nullptr) release(call.op);
+  drive_others(call.lock, call.op);  // the op's own thread waits next, or comes back
   return status;
 }
