@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import LoopbackCluster, LoopbackHost
+from tests.cluster.harness import LoopbackCluster, LoopbackHost, Process
 from tests.cluster.loopback import marked
 from tests.cluster.processes import all_pids
 from tests.cluster.programs import ROOT, command
@@ -159,9 +159,13 @@ def test_the_end_ends_everything_and_output_stays() -> None:
 
 
 def test_a_block_that_fails_shows_output_and_ends_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(process: Process) -> None:
+        process.wait_for("seen")
+        process.wait_for("never", 0.01)
+
     cluster = LoopbackCluster(1)
     with pytest.raises(AssertionError, match="never"), cluster:
-        cluster[0].start(["sh", "-c", "echo seen; exec sleep 1000"]).wait_for("never", 1)
+        fail(cluster[0].start(["sh", "-c", "echo seen; exec sleep 1000"]))
     assert not cluster[0].processes[0].is_running
     assert "of sh -c echo seen; exec sleep 1000 on h0\nseen\n" in capsys.readouterr().err
 
