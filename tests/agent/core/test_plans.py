@@ -16,7 +16,7 @@ def agents_postscale(op: ReduceOp, postscale: float, members: int) -> float:
     """What the agent writes into the plan's block."""
     signature = v.Signature(v.Kind.ALLREDUCE, "x", shapes=((3,),), op=int(op), postscale=postscale)
     plan = local_plan(v.PlanMade(1, signature, tuple(range(members)), ()), (0,))
-    return block(plan, members, (0,)).postscale
+    return block(plan, (0,), (0,) * members).postscale
 
 
 def solo_postscale(op: ReduceOp, postscale: float, members: int) -> float:
