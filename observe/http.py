@@ -13,11 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from aiohttp import web
+from horovod.observe.state import Json
 from horovod.observe.visits import Limits, Visit, Visits
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-__all__ = ["HttpServer", "Json", "Pages"]
+__all__ = ["HttpServer", "Pages"]
 
 log = logging.getLogger("horovod.observe")
 # What strangers send is not worth a line each; errors of the pages are logged below.
@@ -26,8 +27,6 @@ _strangers.setLevel(logging.CRITICAL + 1)
 
 _BACKLOG = 32
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-
-Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,7 @@ class StateCollector(Collector):
         """The families that have values now, in the order of the table."""
         families = {metric.name: metric.family() for metric in self._table}
         for sample in self._read():
-            families[sample.metric.name].add_metric(sample.labels, sample.value)
+            families[sample.metric.name].add_metric(sample.labels, float(sample.value))
         return (family for family in families.values() if family.samples)
 
 
