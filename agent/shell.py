@@ -16,11 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from horovod import native
+from horovod.agent.board_view import BoardView
 from horovod.agent.boards import BoardRoom, NoBoard
 from horovod.agent.connections import Connection, WorkerServer
 from horovod.agent.core import AgentCore, AgentInfo
 from horovod.agent.core import events as ev
 from horovod.agent.core import values as v
+from horovod.agent.core.tally import Tally
 from horovod.agent.members import Members
 from horovod.agent.ranks import RankOptions, RankTable
 from horovod.proto import control_pb2, worker_pb2
@@ -38,13 +40,17 @@ _ORDERS = by_field(*v.ORDER_BODIES)
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
-    """What an agent is told when it starts; ``helpers`` is the setting HVD_HELPERS."""
+    """What an agent is told when it starts; ``helpers`` is the setting HVD_HELPERS.
+
+    ``tally`` may be that of an earlier shell of this agent, so that its numbers go on.
+    """
 
     name: str
     host: str
     slots: int
     ranks: RankOptions = field(default_factory=RankOptions)
     helpers: str = ""
+    tally: Tally = field(default_factory=Tally)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +71,27 @@ class AgentShell:
         self._busy = False
         self._server = WorkerServer(self)
         self._members = Members(self._process_died)
-        self._boards = BoardRoom(lambda: self._call_in_loop(ev.Bell()), options.helpers)
-        self._ranks = RankTable(options.ranks, self._post)
+        self.tally = options.tally
+        self._boards = BoardRoom(lambda: self._call_in_loop(ev.Bell()), options.helpers, self.tally)
+        self._ranks = RankTable(options.ranks, self._post, self.tally)
         info = AgentInfo(options.name, options.host, options.slots, self._server.address, secrets.token_hex(16))
-        self.core = AgentCore(info)
+        self.core = AgentCore(info, tally=self.tally)
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def address(self) -> str:
         """Where ranks find this agent."""
         return self._server.address
+
+    @property
+    def board(self) -> BoardView:
+        """The board, for who only looks."""
+        return self._boards.view
+
+    @property
+    def output_backlog_bytes(self) -> int:
+        """Output of ranks that was read and is not written yet."""
+        return self._ranks.backlog_bytes
 
     def start(self) -> None:
         """First words to the coordinator; time begins."""
