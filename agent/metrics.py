@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
 
 from horovod import native
 from horovod.agent.core import AgentCore
 from horovod.agent.core.agent import Slot
+from horovod.agent.core.epoch import Epoch
 from horovod.agent.core.tally import Tally
 from horovod.observe.metrics import MOST_LABELS, Sample, StateCollector, counter, few, gauge
 
-__all__ = ["TABLE", "AgentState", "Board", "Facts", "LinkStat", "agent_collector", "slot_state"]
+__all__ = ["TABLE", "AgentView", "Board", "Facts", "LinkStat", "ShellState", "agent_collector", "slot_state"]
 
 
 class Board(Protocol):
@@ -29,7 +30,7 @@ class Board(Protocol):
     def arena_bytes(self) -> list[int]: ...
 
 
-class AgentState(Protocol):
+class ShellState(Protocol):
     """What is read of ``horovod.agent.shell.AgentShell``."""
 
     @property
@@ -37,9 +38,19 @@ class AgentState(Protocol):
     @property
     def board(self) -> Board: ...
     @property
-    def tally(self) -> Tally: ...
-    @property
     def output_backlog_bytes(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AgentView:
+    """What an agent is, and where to look; there may be no shell between jobs, the tally is the same in all of them."""
+
+    name: str
+    host: str
+    slots: int
+    tally: Tally
+    shell: Callable[[], ShellState | None]
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +68,21 @@ class Facts:
     """What only the daemon around the shell knows; None: this one does not, so there is no such metric."""
 
     is_registered: Callable[[], bool] | None = None
-    reconnects: Callable[[], int] | None = None
+    sessions: Callable[[], int] | None = None
+    unconfirmed_bytes: Callable[[], Mapping[str, int]] | None = None
     links: Callable[[], Iterable[LinkStat]] | None = None
 
 
 REGISTERED = gauge("hvd_agent_registered", "Whether the coordinator knows this agent and is in touch with it.")
-RECONNECTS = counter("hvd_agent_coordinator_reconnects_total", "Connections to the coordinator after the first one.")
+SESSIONS = counter(
+    "hvd_agent_sessions_total", "Sessions with a coordinator that were begun; more than one: it was restarted."
+)
+UNCONFIRMED = gauge("hvd_agent_unconfirmed_bytes", "Sent to the coordinator, but not confirmed yet.", "kind")
 SLOTS = gauge("hvd_agent_local_slots", "Places for ranks on this agent.")
 RANKS = gauge("hvd_agent_ranks", "Ranks of the job on this agent.", "state")
 JOBS = counter("hvd_agent_jobs_total", "Jobs of which ranks were started here.")
 EPOCH = gauge("hvd_agent_epoch", "Number of the epoch that local ranks are in; 0 while there is none.")
-MEMBERSHIP = (REGISTERED, RECONNECTS, SLOTS, RANKS, JOBS, EPOCH)
+MEMBERSHIP = (REGISTERED, SESSIONS, UNCONFIRMED, SLOTS, RANKS, JOBS, EPOCH)
 
 ROUNDS = counter(
     "hvd_agent_rounds_total",
@@ -115,15 +130,18 @@ PHASES = ("missing", "reducing", "unread")  # by phase of hvd_round_info
 _UNREAD = 2
 
 
-def agent_collector(agent: Callable[[], AgentState], facts: Facts | None = None) -> StateCollector:
+def agent_collector(view: AgentView, facts: Facts | None = None) -> StateCollector:
     """Reads the shell that serves now."""
     known = facts or Facts()
 
     def read() -> Iterator[Sample]:
-        shell = agent()
-        yield from _membership(shell.core)
-        yield from _rounds(shell)
-        yield from _local_ranks(shell)
+        shell = view.shell()
+        yield from _tally(view.tally)
+        yield from _membership(view, shell.core if shell is not None else None)
+        if shell is not None:
+            yield from _board(shell.board)
+            yield from _local_ranks(shell.board, shell.core.epoch)
+            yield BACKLOG.at(shell.output_backlog_bytes)
         yield from _facts(known)
 
     return StateCollector(TABLE, read)
@@ -136,51 +154,54 @@ def slot_state(slot: Slot) -> str:
     return slot.session.phase.value if slot.session is not None else "starting"
 
 
-def _membership(core: AgentCore) -> Iterator[Sample]:
-    yield SLOTS.at(core.info.slots)
-    states = Counter(slot_state(slot) for slot in core.slots.values())
-    for state in STATES:
-        yield RANKS.at(states[state], state)
-    yield JOBS.at(core.jobs)
-    yield EPOCH.at(core.epoch.number if core.epoch is not None else 0)
-
-
-def _rounds(shell: AgentState) -> Iterator[Sample]:
-    tally, epoch = shell.tally, shell.core.epoch
+def _tally(tally: Tally) -> Iterator[Sample]:
+    yield JOBS.at(tally.jobs)
+    yield SUBMISSIONS.at(tally.submissions)
+    yield ANNOUNCEMENTS.at(tally.announcements)
+    yield PLANS_MADE.at(tally.plans)
     for labels, count in tally.rounds.items():
         yield ROUNDS.at(count, *labels)
     for labels, count in tally.payload_bytes.items():
         yield PAYLOAD.at(count, *labels)
-    yield SUBMISSIONS.at(tally.submissions)
-    yield ANNOUNCEMENTS.at(tally.announcements)
-    yield PLANS_MADE.at(tally.plans)
+    yield from AWAITED.at_each(tally.awaited_s)
+    yield from OUTPUT.at_each(tally.output_bytes)
+
+
+def _membership(view: AgentView, core: AgentCore | None) -> Iterator[Sample]:
+    yield SLOTS.at(view.slots)
+    states = Counter(slot_state(slot) for slot in core.slots.values()) if core is not None else Counter()
+    for state in STATES:
+        yield RANKS.at(states[state], state)
+    epoch = core.epoch if core is not None else None
+    yield EPOCH.at(epoch.number if epoch is not None else 0)
     yield PLANS.at(len(epoch.plans) if epoch is not None else 0)
-    rounds = shell.board.rounds()
+
+
+def _board(board: Board) -> Iterator[Sample]:
+    rounds = board.rounds()
     phases = Counter(info.phase for info in rounds)
     for phase, name in enumerate(PHASES):
         yield OPEN_ROUNDS.at(phases[phase], name)
     yield OLDEST.at(max((info.age_ns / 1e9 for info in rounds if info.phase != _UNREAD), default=0.0))
+    yield BOARD_BYTES.at(board.board_bytes())
 
 
-def _local_ranks(shell: AgentState) -> Iterator[Sample]:
-    epoch, board, tally = shell.core.epoch, shell.board, shell.tally
-    yield from AWAITED.at_each(tally.awaited_s)
+def _local_ranks(board: Board, epoch: Epoch | None) -> Iterator[Sample]:
     local = epoch.local if epoch is not None else ()
     for rank, info in zip(local, board.ranks(), strict=False):  # a board may outlive its epoch for a moment
         yield BLOCKED.at(info.blocked, str(rank))
-    yield BOARD_BYTES.at(board.board_bytes())
     for rank, count in zip(local, board.arena_bytes(), strict=False):
         yield ARENA_BYTES.at(count, str(rank))
-    for stream, count in few(tally.output_bytes):
-        yield OUTPUT.at(count, stream)
-    yield BACKLOG.at(shell.output_backlog_bytes)
 
 
 def _facts(facts: Facts) -> Iterator[Sample]:
     if facts.is_registered is not None:
         yield REGISTERED.at(facts.is_registered())
-    if facts.reconnects is not None:
-        yield RECONNECTS.at(facts.reconnects())
+    if facts.sessions is not None:
+        yield SESSIONS.at(facts.sessions())
+    if facts.unconfirmed_bytes is not None:
+        for kind, count in few(facts.unconfirmed_bytes()):
+            yield UNCONFIRMED.at(count, kind)
     for link in islice(facts.links(), MOST_LABELS) if facts.links is not None else ():
         yield SENT.at(link.sent_bytes, link.agent)
         yield RECEIVED.at(link.received_bytes, link.agent)

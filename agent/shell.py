@@ -40,17 +40,13 @@ _ORDERS = by_field(*v.ORDER_BODIES)
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
-    """What an agent is told when it starts; ``helpers`` is the setting HVD_HELPERS.
-
-    ``tally`` may be that of an earlier shell of this agent, so that its numbers go on.
-    """
+    """What an agent is told when it starts; ``helpers`` is the setting HVD_HELPERS."""
 
     name: str
     host: str
     slots: int
     ranks: RankOptions = field(default_factory=RankOptions)
     helpers: str = ""
-    tally: Tally = field(default_factory=Tally)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +58,16 @@ class AgentOutputs:
 
 
 class AgentShell:
-    """Not thread-safe: it belongs to the running loop."""
+    """Not thread-safe: it belongs to the running loop.  ``tally`` may be that of an earlier shell: its numbers go on."""
 
-    def __init__(self, options: AgentOptions, outputs: AgentOutputs) -> None:
+    def __init__(self, options: AgentOptions, outputs: AgentOutputs, tally: Tally | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self._outputs = outputs
         self._events: deque[ev.Event] = deque()
         self._busy = False
         self._server = WorkerServer(self)
         self._members = Members(self._process_died)
-        self.tally = options.tally
+        self.tally = tally or Tally()
         self._boards = BoardRoom(lambda: self._call_in_loop(ev.Bell()), options.helpers, self.tally)
         self._ranks = RankTable(options.ranks, self._post, self.tally)
         info = AgentInfo(options.name, options.host, options.slots, self._server.address, secrets.token_hex(16))

@@ -10,7 +10,7 @@ import time
 from horovod import native
 from horovod.agent.core.agent import AgentCore, Slot
 from horovod.agent.core.epoch import Epoch
-from horovod.agent.metrics import PHASES, AgentState, slot_state
+from horovod.agent.metrics import PHASES, AgentView, ShellState, slot_state
 from horovod.observe.state import Json
 
 __all__ = ["agent_snapshot"]
@@ -21,14 +21,22 @@ _MOST_ROUNDS = 64
 Part = dict[str, Json]
 
 
-def agent_snapshot(shell: AgentState) -> Part:
-    """Everything at once."""
+def agent_snapshot(view: AgentView) -> Part:
+    """Everything at once; ``job`` is null when no job has ranks here."""
+    shell = view.shell()
+    return {
+        "name": view.name,
+        "host": view.host,
+        "slots": view.slots,
+        "labels": dict(view.labels),
+        "jobs": view.tally.jobs,
+        "job": _job(shell) if shell is not None else None,
+    }
+
+
+def _job(shell: ShellState) -> Part:
     core = shell.core
     return {
-        "name": core.info.name,
-        "host": core.info.host,
-        "slots": core.info.slots,
-        "labels": dict(core.info.labels),
         "epoch": _epoch(core.epoch) if core.epoch is not None else None,
         "ranks": [_rank(rank, slot) for rank, slot in list(core.slots.items())[:_MOST_RANKS]],
         "blocked": _blocked(shell),
@@ -53,7 +61,7 @@ def _rank(rank: int, slot: Slot) -> Json:
     return {"rank": rank, "local_rank": slot.place.local_rank, "pid": slot.pid, "state": slot_state(slot)}
 
 
-def _blocked(shell: AgentState) -> list[Json]:
+def _blocked(shell: ShellState) -> list[Json]:
     """Local ranks with threads that wait, and since when."""
     now_ns, epoch = time.monotonic_ns(), shell.core.epoch
     pairs = zip(epoch.local if epoch is not None else (), shell.board.ranks(), strict=False)
@@ -64,7 +72,7 @@ def _blocked(shell: AgentState) -> list[Json]:
     ]
 
 
-def _rounds(shell: AgentState) -> list[Json]:
+def _rounds(shell: ShellState) -> list[Json]:
     rounds = [info for info in shell.board.rounds() if PHASES[info.phase] != "unread"]
     return [_round(shell.core, info) for info in rounds[:_MOST_ROUNDS]]
 

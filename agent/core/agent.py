@@ -227,6 +227,7 @@ class AgentCore:
 
     def _start_ranks(self, body: v.StartRanks) -> list[ev.Command]:
         self.jobs += 1
+        self.tally.jobs += 1
         commands: list[ev.Command] = []
         for place in body.places:
             seed = f"{self.info.secret}/{self.jobs}/{place.rank}"

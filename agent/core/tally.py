@@ -16,6 +16,7 @@ LONGEST_STEP_S = 2.0  # between two looks; what is longer was a pause of this pr
 class Tally:
     """``rounds`` and ``payload_bytes`` go by (collective, plane); ``awaited_s`` by rank, ``output_bytes`` by stream."""
 
+    jobs: int = 0
     announcements: int = 0
     submissions: int = 0
     plans: int = 0
