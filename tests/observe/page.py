@@ -33,8 +33,8 @@ Coordinator and agents answer `GET` on their metrics port; nothing can be change
 | `/api/state` | JSON for people and scripts: ranks, epochs and why they ended, what waits for whom |
 
 Values are read when somebody scrapes. A metric that a daemon has no value for is absent, not 0. Counters rise while the process
-lives, over epochs and jobs. No label is the name of a tensor; a label has at most {MOST_LABELS:,} values, what is beyond is `other` in
-counters and left out in gauges. Alert rules and a dashboard are in `docker/prometheus/` and `docker/grafana/`.
+lives, over epochs and jobs. No label is the name of a tensor; a label has at most {MOST_LABELS:,} values, what is beyond is `other`
+in counters and left out in gauges. Alert rules and a dashboard are in `docker/prometheus/` and `docker/grafana/`.
 """
 
 
