@@ -47,7 +47,11 @@ def page() -> str:
     """The whole text."""
     parts = [HEAD]
     for title, table in SERVICES.items():
-        parts.append("\n".join([f"## {title}\n", "| name | type | labels | meaning |", "|---|---|---|---|", *map(_row, table), ""]))
+        parts.append(
+            "\n".join(
+                [f"## {title}\n", "| name | type | labels | meaning |", "|---|---|---|---|", *map(_row, table), ""]
+            )
+        )
     return "\n".join(parts)
 
 

@@ -106,7 +106,9 @@ def test_the_page_of_the_docs_is_current() -> None:
 
 
 def promtool(*arguments: str, given: str | None = None, folder: Path = PROMETHEUS) -> None:
-    done = subprocess.run(["promtool", *arguments], cwd=folder, input=given, capture_output=True, text=True, timeout=LIMIT_S)
+    done = subprocess.run(
+        ["promtool", *arguments], cwd=folder, input=given, capture_output=True, text=True, timeout=LIMIT_S
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -149,9 +151,7 @@ def test_promtool_has_nothing_to_say_about_our_names(pages: Any) -> None:
 @asynccontextmanager
 async def prometheus(folder: Path, ports: dict[str, int]) -> AsyncIterator[Where]:
     """A server that scrapes these, with the rules that are shipped; where it is."""
-    jobs = [
-        {"job_name": name, "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]} for name, port in ports.items()
-    ]
+    jobs = [{"job_name": name, "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]} for name, port in ports.items()]
     shutil.copy(PROMETHEUS / "alerts.yml", folder)
     config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "100ms", "evaluation_interval": "100ms"}
