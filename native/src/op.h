@@ -1,6 +1,6 @@
 // One submitted collective of this rank, and the table that turns handles into ops.
 //
-//   unbound --bind--> queued --entry free, below the limit--> arrived --round complete--> complete --> gone
+//   unbound --bind--> queued --entry free, below the limit--> arrived --round complete, window empty--> complete --> gone
 //   any of the first three --fail, closed, failed, cancelled--> failed --> gone
 //
 // Fields are guarded by the engine's lock, except: `segments` and `staged` are written before the handle is known or while
