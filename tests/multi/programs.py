@@ -355,6 +355,28 @@ def stranger() -> None:
     assert (allreduce(mine(4), "x") == total()).all()
 
 
+def other_user() -> None:
+    """A process of another user that knows all that a rank knows is told why it can't join; the ranks go on."""
+    hvd.shutdown()
+    reading, writing = os.pipe()
+    child = os.fork()  # no exec: the other user may not be able to read the interpreter
+    if child == 0:
+        os.setgid(65534)
+        os.setuid(65534)
+        try:
+            hvd.init()
+            os.write(writing, b"it was let in")
+        except ValueError as error:
+            os.write(writing, str(error).encode())
+        os._exit(0)
+    os.close(writing)
+    hvd.init()
+    with open(reading) as pipe:
+        print("error:", pipe.read().replace("\n", " "))
+    assert os.waitpid(child, 0)[1] == 0
+    assert (allreduce(mine(4), "x") == total()).all()
+
+
 def different_sets() -> None:
     """Ranks that give different lists to init are told so."""
     hvd.shutdown()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.multi.conftest import RunRanks
@@ -105,3 +107,10 @@ def test_what_is_too_large_for_every_arena_is_refused_and_the_next_works(run_ran
 
 def test_process_that_only_inherited_its_rank(run_ranks: RunRanks) -> None:
     run_ranks(2, "stranger")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user: THIS CHECK DID NOT RUN")
+def test_process_of_another_user(run_ranks: RunRanks) -> None:
+    run = run_ranks(2, "other_user")
+    for rank in (0, 1):
+        assert "runs as user 65534, the agent of this host as user 0" in run.said(rank), run.output
