@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from horovod.agent.core import events as ev
+from horovod.agent.core.environment import on_host
 from horovod.agent.lines import LinePrefixer
 from horovod.agent.output import FileTarget, OutputOptions, OutputWriter, RankStream
 from horovod.agent.processes import Ending, RankProcess, StartSpec
@@ -28,13 +29,12 @@ _LINGER_S = 2.0
 class RankOptions:
     """How ranks are run.  ``extra(rank)`` gives variables and descriptors that only this rank inherits.
 
-    ``raw_environment`` are variables, ``raw_command`` is a command, that are no text and so can't travel in messages.
+    ``host_environment`` is the agent's own, where the job came from another host; None: the job's is complete.
     """
 
     output: OutputOptions = field(default_factory=OutputOptions)
     grace_s: float = 5.0
-    raw_environment: Mapping[str, str] = field(default_factory=dict)
-    raw_command: tuple[str, ...] = ()
+    host_environment: Mapping[str, str] | None = None
     extra: Callable[[int], tuple[Mapping[str, str], tuple[int, ...]]] = lambda rank: ({}, ())
     width: int = 1
 
@@ -77,10 +77,11 @@ class RankTable:
             files,
         )
         variables, inherit = self._options.extra(rank)
-        environment = {**self._options.raw_environment, **command.environment, **variables}
+        host = self._options.host_environment
+        environment = {**(command.environment if host is None else on_host(command.environment, host)), **variables}
         process.start(
             StartSpec(
-                self._options.raw_command or command.command,
+                command.command,
                 environment,
                 command.directory,
                 self._options.grace_s,

@@ -55,13 +55,9 @@ class Job:
         self._cancelled = False
         handlers = Handlers(order=lambda _agent, order: self._agent.order(order), job_ended=self._ended)
         self._coordinator = EmbeddedCoordinator(spec.config, time.monotonic, handlers)
-        self._environment, raw = _split(spec.environment)
-        raw_command = () if all(map(_is_text, spec.command)) else spec.command
         ranks = RankOptions(
             output=spec.output,
             grace_s=spec.config.grace_s,
-            raw_environment=raw,
-            raw_command=raw_command,
             extra=spec.extra,
             width=len(str(spec.size - 1)),
         )
@@ -73,9 +69,8 @@ class Job:
         ticker = self._loop.create_task(self._tick())
         try:
             self._agent.start()
-            command = tuple(word.encode(errors="replace").decode() for word in self._spec.command)
             # No directory: ranks inherit the launcher's, whatever its name is.
-            self._tell(JobSubmitted(self._spec.size, command, self._environment))
+            self._tell(JobSubmitted(self._spec.size, self._spec.command, self._spec.environment))
             return await self._result
         finally:
             ticker.cancel()
@@ -124,24 +119,6 @@ class Job:
         """An error of our own: the job can't go on."""
         if not self._result.done():
             self._result.set_exception(error)
-
-
-def _split(environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Variables that are text, and those that are not and can't travel in messages."""
-    text: dict[str, str] = {}
-    raw: dict[str, str] = {}
-    for name, value in environment.items():
-        (text if _is_text(name + value) else raw)[name] = value
-    return text, raw
-
-
-def _is_text(value: str) -> bool:
-    """Whether it is UTF-8; other bytes of the command line and the environment come as surrogates."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 async def run_job(spec: JobSpec) -> JobResult:

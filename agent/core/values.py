@@ -271,6 +271,7 @@ class Register:
     host: str
     slots: int
     labels: Mapping[str, str] = field(default_factory=dict)
+    addresses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,6 +450,7 @@ class StartRanks:
     directory: str
     size: int
     places: tuple[RankPlace, ...]
+    job: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ files: time is an argument, commands are returned.  Messages of an older epoch a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from horovod.coordinator.core import events as ev
@@ -31,10 +32,12 @@ from horovod.coordinator.core.values import Error, ErrorKind, ProcessSet
 
 @dataclass(slots=True)
 class Agent:
-    """A registered agent."""
+    """A registered agent; ``addresses`` are those of its data plane."""
 
     host: str
     slots: int
+    labels: Mapping[str, str] = field(default_factory=dict)
+    addresses: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -47,6 +50,7 @@ class Coordinator:
     job: Job | None = None
     epoch: Epoch | None = None
     epochs: int = 0
+    jobs: int = 0
     stale: int = 0
     handled: int = 0
 
@@ -71,7 +75,7 @@ class Coordinator:
     def _report(self, out: Outbox, event: ev.Report, now: float) -> None:
         body = event.body
         if isinstance(body, ev.Register):
-            self.agents[body.agent] = Agent(body.host, body.slots)
+            self.agents[body.agent] = Agent(body.host, body.slots, body.labels, body.addresses)
             out.send(body.agent, Registered(self.incarnation))
         elif isinstance(body, (ev.RankHello, ev.RankStarted, ev.RankExited, ev.RankLeft)):
             self._rank_report(out, body, now)
@@ -227,8 +231,11 @@ class Coordinator:
         if job.stopping:
             return
         job.stopping, job.stop_at = True, None
+        self._order_stop(out, job, reason, self.config.grace_s)
+
+    def _order_stop(self, out: Outbox, job: Job, reason: str, grace_s: float) -> None:
         for agent in dict.fromkeys(place.agent for place in job.places):
-            out.send(agent, StopRanks(reason, self.config.grace_s))
+            out.send(agent, StopRanks(reason, grace_s))
 
     def _finish(self, out: Outbox, job: Job) -> None:
         if not job.is_over:
@@ -253,11 +260,13 @@ class Coordinator:
         if isinstance(placed, str):
             out.commands.append(JobEnded(1, placed, cause=out.cause))
             return
+        self.jobs += 1
+        self.config = event.limits or self.config
         records = [RankRecord(place) for place in placed]
         self.job = Job(event.size, event.command, event.environment, event.directory, records)
         for name in dict.fromkeys(place.agent for place in placed):
             mine = tuple(place for place in placed if place.agent == name)
-            out.send(name, StartRanks(event.command, event.environment, event.directory, event.size, mine))
+            out.send(name, StartRanks(event.command, event.environment, event.directory, event.size, mine, self.jobs))
 
     def _cancel(self, out: Outbox, event: ev.JobCancelled) -> None:
         if self.job is None:
@@ -265,6 +274,8 @@ class Coordinator:
         if self.job.cancelled is None:
             self.job.cancelled = (event.code, event.reason)
         self._stop(out, self.job, event.reason)
+        if event.at_once:
+            self._order_stop(out, self.job, event.reason, 0.0)
 
     def _agent_lost(self, out: Outbox, event: ev.AgentLost, now: float) -> None:
         agent = self.agents.pop(event.agent, None)

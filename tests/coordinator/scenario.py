@@ -66,7 +66,7 @@ def show(command: Command) -> str:
 def _fields(value: Any, skip: str = "") -> str:
     parts = [type(value).__name__]
     for field in dataclasses.fields(value):
-        if field.name != skip:
+        if field.name not in ("job", skip):  # a scenario has few jobs, one after the other
             parts.append(f"{field.name}={_value(field.name, getattr(value, field.name))}")
     return " ".join(parts)
 
