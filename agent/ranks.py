@@ -12,8 +12,7 @@ from pathlib import Path
 
 from horovod.agent.core import events as ev
 from horovod.agent.core.environment import on_host
-from horovod.agent.lines import LinePrefixer
-from horovod.agent.output import FileTarget, OutputOptions, OutputWriter, RankStream
+from horovod.agent.output import FileTarget, Output, OutputOptions, RankStream
 from horovod.agent.processes import Ending, RankProcess, StartSpec
 
 __all__ = ["RankOptions", "RankTable"]
@@ -32,7 +31,7 @@ class RankOptions:
     ``host_environment`` is the agent's own, where the job came from another host; None: the job's is complete.
     """
 
-    output: OutputOptions = field(default_factory=OutputOptions)
+    output: Output = field(default_factory=OutputOptions)
     grace_s: float = 5.0
     host_environment: Mapping[str, str] | None = None
     extra: Callable[[int], tuple[Mapping[str, str], tuple[int, ...]]] = lambda rank: ({}, ())
@@ -55,7 +54,7 @@ class RankTable:
     def __init__(self, options: RankOptions, post: Callable[[ev.Event], None]) -> None:
         self._options, self._post = options, post
         self._loop = asyncio.get_running_loop()
-        self._writer = OutputWriter(self._loop)
+        self._writer = options.output.writer(self._loop)
         self._ranks: dict[int, _Rank] = {}
         self._changed = asyncio.Event()
 
@@ -108,8 +107,8 @@ class RankTable:
         return RankStream(
             descriptor,
             self._writer,
-            output.stderr if index else output.stdout,
-            LinePrefixer(output.prefix(rank, name)),
+            output.target(rank, name),
+            output.dresser(rank, name),
             FileTarget(files[index]) if files else None,
             lambda: self._stream_closed(rank, name),
         )
@@ -158,8 +157,8 @@ class RankTable:
 
     def say(self, text: str) -> None:
         """A line of the agent itself, between the lines of ranks."""
-        output = self._options.output
-        self._writer.put(output.stderr, f"{output.speaker}: {text}\n".encode(), lambda _count, _taken: None)
+        target, data = self._options.output.words(text)
+        self._writer.put(target, data, lambda _count, _taken: None)
 
     async def close(self, drain_s: float | None) -> None:
         """Ends what is left, and writes out what the ranks wrote (for at most that long)."""

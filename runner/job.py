@@ -6,11 +6,12 @@ Whatever happens in here, the ranks are gone, and their output is written, befor
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from horovod.agent.output import OutputOptions
@@ -21,7 +22,7 @@ from horovod.coordinator.embedded import EmbeddedCoordinator, Handlers
 from horovod.proto import control_pb2
 from horovod.runner.report import JobResult
 
-__all__ = ["Job", "JobSpec", "run_job", "run_job_with_signals"]
+__all__ = ["Job", "JobSpec", "heeded_signals", "run_job", "run_job_with_signals"]
 
 _AGENT = "local"
 _TICK_S = 0.25
@@ -127,18 +128,21 @@ async def run_job(spec: JobSpec) -> JobResult:
 
 
 async def run_job_with_signals(spec: JobSpec) -> JobResult:
-    """The same for a program of its own: SIGINT, SIGTERM and SIGHUP end the job, a second one at once.
-
-    A signal that is ignored (by nohup, or in the background of a script) stays ignored.
-    """
-    loop = asyncio.get_running_loop()
+    """The same for a program of its own: SIGINT, SIGTERM and SIGHUP end the job, a second one at once."""
     job = Job(spec)
+    with heeded_signals(job.cancel):
+        return await job.run()
+
+
+@contextlib.contextmanager
+def heeded_signals(cancel: Callable[[int, str], None]) -> Iterator[None]:
+    """Signals call ``cancel``; one that is ignored (by nohup, or in the background of a script) stays ignored."""
+    loop = asyncio.get_running_loop()
     heeded = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     for number in heeded:
-        reason = f"The launcher was ended by {number.name}."
-        loop.add_signal_handler(number, job.cancel, 128 + number, reason)
+        loop.add_signal_handler(number, cancel, 128 + number, f"The launcher was ended by {number.name}.")
     try:
-        return await job.run()
+        yield
     finally:
         for number in heeded:
             loop.remove_signal_handler(number)

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 from horovod.agent.core.values import RankPlace
 
-
 # From the agent's own environment, whatever the launcher's has: they speak of a host or of a login on it.
 HOST_VARIABLES = (
     *("DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "HOME", "HOST", "HOSTNAME", "LOGNAME", "MAIL", "PWD", "SHELL", "SHLVL"),

@@ -82,10 +82,14 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The stream is over, or could not be opened; ``chance`` is a random number from 0 to 1."""
+    """The stream is over, or could not be opened; ``chance`` is a random number from 0 to 1.
+
+    ``confused``: the two sides count differently, so the session can't go on either.
+    """
 
     reason: str
     chance: float = 0.0
+    confused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +177,10 @@ class Uplink:
         if isinstance(event, Heard):
             self.heard_at, self.tries = now, 0
             return []
-        return self._broken(event.reason, event.chance) if isinstance(event, Broken) else self._tick(now)
+        if isinstance(event, Broken):
+            over = self._abandon(event.reason) if event.confused else []
+            return [*over, *self._broken(event.reason, event.chance)]
+        return self._tick(now)
 
     def _move(self, cause: Cause) -> bool:
         after = TRANSITIONS[self.phase].get(cause)
@@ -230,10 +237,13 @@ class Uplink:
         return self._orphaned(silent_s)
 
     def _orphaned(self, silent_s: float) -> list[Command]:
-        if not self.incarnation or silent_s <= self.peer_timeout_s + _LEEWAY_S:
+        if silent_s <= self.peer_timeout_s + _LEEWAY_S:
             return []
-        self.incarnation = 0
-        return [Abandon(f"the coordinator was silent for {silent_s:.0f} s")]
+        return self._abandon(f"the coordinator was silent for {silent_s:.0f} s")
+
+    def _abandon(self, reason: str) -> list[Command]:
+        known, self.incarnation = self.incarnation, 0
+        return [Abandon(reason)] if known else []
 
     def check_invariants(self) -> None:
         """Raises AssertionError when the book is wrong."""
