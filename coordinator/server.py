@@ -18,7 +18,7 @@ __all__ = ["Server"]
 
 log = logging.getLogger("horovod.coordinator")
 
-_WRONG_TOKEN = "The coordinator wants a token, and this one is {}. Give the same one to all with --token-file, HVD_TOKEN_FILE or HVD_TOKEN."
+_WRONG_TOKEN = "The coordinator wants a token, this one is {}: give the same to all with --token-file, HVD_TOKEN_FILE or HVD_TOKEN."
 
 
 class Server:
