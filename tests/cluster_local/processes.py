@@ -228,10 +228,10 @@ class Forwarder:
                 continue
 
     def cut(self, reopen: bool = True) -> None:
-        """Ends all connections; without ``reopen`` new ones are refused too."""
+        """Ends all connections; without ``reopen`` new ones are ended at once too."""
         with self._lock:
             self._open = reopen
-            pairs, self._pairs = self._pairs, []
+            pairs = list(self._pairs)
         for pair in pairs:
             for end in pair:
                 try:
@@ -251,10 +251,9 @@ class Forwarder:
     ) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        pairs = list(self._pairs)
         self.cut(reopen=False)
         for thread in self._threads:
             thread.join(WAIT_S)
-        for pair in pairs:
+        for pair in self._pairs:
             for end in pair:
                 end.close()

@@ -6,13 +6,14 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import uuid
 from pathlib import Path
 
 import pytest
 
-from tests.cluster_local.processes import Cluster
+from tests.cluster_local.processes import WAIT_S, Cluster
 from tests.runner.launcher import MARK, marked, until
 
 HOST = socket.gethostname()
@@ -102,11 +103,17 @@ def test_much_output_arrives_complete_and_in_order(shared: Cluster) -> None:
 
 
 def test_a_reader_that_goes_away_is_seen_by_the_ranks(shared: Cluster) -> None:
-    launcher = shared.launch(
-        "-np", "3", "sh", "-c", f'exec {sys.executable} -c "while True: print(1000 * chr(121))" | cat'
-    )
-    launcher.out.wait_for("yyy")
-    launcher.end(signal.SIGINT)
+    code = "import sys\nwhile True: print('y' * 1000)"
+    command = [sys.executable, "-m", "horovod.runner", "--coordinator", shared.address, "-np", "3", *python(code)]
+    launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert launcher.stdout is not None
+    assert launcher.stderr is not None
+    assert "yyy" in launcher.stdout.readline()
+    launcher.stdout.close()
+    error = launcher.stderr.read()
+    launcher.stderr.close()
+    assert launcher.wait(WAIT_S) == 1
+    assert "BrokenPipeError" in error
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
