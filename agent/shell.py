@@ -76,9 +76,10 @@ class AgentShell:
         """Where ranks find this agent."""
         return self._server.address
 
-    def start(self) -> None:
-        """First words to the coordinator; time begins."""
-        self._carry_out(self.core.start())
+    def start(self, registered: bool = False) -> None:
+        """First words to the coordinator, unless it knows this agent already; time begins."""
+        if not registered:
+            self._carry_out(self.core.start())
         self._tick()
 
     def order(self, message: control_pb2.Order) -> None:

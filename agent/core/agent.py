@@ -259,7 +259,8 @@ class AgentCore:
         if isinstance(body, v.StartRanks):
             return self._start_ranks(body)
         if isinstance(body, v.StopRanks):
-            return [ev.EndProcess(rank) for rank, slot in self.slots.items() if slot.running]
+            kill = body.grace_s <= 0
+            return [ev.EndProcess(rank, kill) for rank, slot in self.slots.items() if slot.running]
         if isinstance(body, v.EpochStart):
             return self._epoch_start(event.epoch, body)
         if isinstance(body, v.RankRejected):

@@ -462,6 +462,7 @@ class StartRanks:
     directory: str
     size: int
     places: tuple[RankPlace, ...]
+    job: int = 0
 
 
 @dataclass(frozen=True, slots=True)

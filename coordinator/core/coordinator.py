@@ -36,7 +36,7 @@ from horovod.coordinator.core.values import Error, ErrorKind, ProcessSet
 
 @dataclass(slots=True)
 class Agent:
-    """A registered agent."""
+    """A registered agent; ``addresses`` are those of its data plane."""
 
     host: str
     slots: int
@@ -55,6 +55,7 @@ class Coordinator:
     epoch: Epoch | None = None
     epochs: int = 0
     ring: Ring | None = None
+    jobs: int = 0
     stale: int = 0
     handled: int = 0
 
@@ -256,8 +257,11 @@ class Coordinator:
         if job.stopping:
             return
         job.stopping, job.stop_at = True, None
+        self._order_stop(out, job, reason, self.config.grace_s)
+
+    def _order_stop(self, out: Outbox, job: Job, reason: str, grace_s: float) -> None:
         for agent in dict.fromkeys(place.agent for place in job.places):
-            out.send(agent, StopRanks(reason, self.config.grace_s))
+            out.send(agent, StopRanks(reason, grace_s))
 
     def _finish(self, out: Outbox, job: Job) -> None:
         if not job.is_over:
@@ -282,11 +286,13 @@ class Coordinator:
         if isinstance(placed, str):
             out.commands.append(JobEnded(1, placed, cause=out.cause))
             return
+        self.jobs += 1
+        self.config = event.limits or self.config
         records = [RankRecord(place) for place in placed]
         self.job = Job(event.size, event.command, event.environment, event.directory, records)
         for name in dict.fromkeys(place.agent for place in placed):
             mine = tuple(place for place in placed if place.agent == name)
-            out.send(name, StartRanks(event.command, event.environment, event.directory, event.size, mine))
+            out.send(name, StartRanks(event.command, event.environment, event.directory, event.size, mine, self.jobs))
 
     def _cancel(self, out: Outbox, event: ev.JobCancelled) -> None:
         if self.job is None:
@@ -294,6 +300,8 @@ class Coordinator:
         if self.job.cancelled is None:
             self.job.cancelled = (event.code, event.reason)
         self._stop(out, self.job, event.reason)
+        if event.at_once:
+            self._order_stop(out, self.job, event.reason, 0.0)
 
     def _agent_lost(self, out: Outbox, event: ev.AgentLost, now: float) -> None:
         agent = self.agents.pop(event.agent, None)

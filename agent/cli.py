@@ -1,0 +1,114 @@
+"""``hvd-agent``: reads arguments and environment, serves this host until a signal.
+
+Exit codes: 0 after SIGTERM or SIGINT, 1 after an error of its own, 2 for a call that can't work or that the coordinator refuses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+
+import horovod
+from horovod.agent.cores import available_cores
+from horovod.agent.daemon import Daemon, DaemonOptions
+from horovod.proto.security import SecurityProblem, TlsFiles, is_loopback, load_security, load_token, parse_address
+
+__all__ = ["build_parser", "main", "run_commandline"]
+
+log = logging.getLogger("horovod.agent")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The options."""
+    parser = argparse.ArgumentParser(prog="hvd-agent", description="Runs this host's ranks for a coordinator.")
+    add = parser.add_argument
+    add("--version", action="version", version=horovod.__version__)
+    add("--coordinator", metavar="HOST:PORT", required=True, help="where hvd-coordinator listens")
+    add("--name", metavar="NAME", default="", help="unique among the agents; default: the host's name")
+    add("--slots", metavar="N", type=int, default=0, help="ranks that may run here; default: one for each core")
+    add(
+        "--label",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="where this host is, such as rack=7; repeat it",
+    )
+    add("--token-file", metavar="FILE", default="", help="holds the token of the cluster (HVD_TOKEN_FILE, HVD_TOKEN)")
+    add("--tls-ca", metavar="FILE", default="", help="the authority that has signed the coordinator's certificate")
+    add("--tls-cert", metavar="FILE", default="", help="certificate to show to the coordinator")
+    add("--tls-key", metavar="FILE", default="", help="its key")
+    add("--log-level", metavar="LEVEL", default="INFO", help="DEBUG, INFO, WARNING or ERROR")
+    return parser
+
+
+def run_commandline(argv: Sequence[str] | None = None) -> int:
+    """The program; returns the exit code."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        _start_logging(arguments.log_level)
+        return asyncio.run(_serve(_options(arguments)))
+    except SecurityProblem as problem:
+        print(f"hvd-agent: error: {problem}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 0
+
+
+def _options(arguments: argparse.Namespace) -> DaemonOptions:
+    coordinator = parse_address(arguments.coordinator, "--coordinator")
+    is_loopback(coordinator.host)  # a name that nobody knows is told now
+    files = TlsFiles(arguments.tls_cert, arguments.tls_key, arguments.tls_ca)
+    if arguments.slots < 0:
+        raise SecurityProblem(f"--slots {arguments.slots} must be at least 1")
+    host = socket.gethostname()
+    return DaemonOptions(
+        coordinator=coordinator,
+        security=load_security(load_token(arguments.token_file, os.environ), files),
+        name=arguments.name or host,
+        host=host,
+        slots=arguments.slots or max(1, int(available_cores())),
+        labels=dict(map(_label, arguments.label)),
+        environment=dict(os.environ),
+        helpers=os.environ.get("HVD_HELPERS", ""),
+    )
+
+
+def _label(text: str) -> tuple[str, str]:
+    key, sign, value = text.partition("=")
+    if not sign or not key:
+        raise SecurityProblem(f"--label {text!r} must be written KEY=VALUE, for example rack=7")
+    return key, value
+
+
+async def _serve(options: DaemonOptions) -> int:
+    daemon = Daemon(options)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        reason = f"it was stopped by {number.name}"
+        asyncio.get_running_loop().add_signal_handler(number, daemon.stop, reason)
+    code = await daemon.run()
+    if daemon.problem:
+        print(f"hvd-agent: error: {daemon.problem}", file=sys.stderr)
+    return code
+
+
+def _start_logging(level: str) -> None:
+    numeric = getattr(logging, level.upper(), None)
+    if not isinstance(numeric, int):
+        raise SecurityProblem(f"--log-level {level} must be DEBUG, INFO, WARNING or ERROR")
+    root = logging.getLogger("horovod")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    root.handlers = [handler]
+    root.setLevel(numeric)
+    root.propagate = False
+
+
+def main() -> None:
+    """Entry point of ``python -m horovod.agent``."""
+    sys.exit(run_commandline())

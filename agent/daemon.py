@@ -1,0 +1,172 @@
+"""One host's agent as a service: one job after the other, nothing left of the last one.
+
+Each job has an AgentShell of its own: socket, board, processes, output.  What outlives jobs is the session with the coordinator
+(and what the data plane needs to be found by other hosts: it belongs into ``Daemon.__init__``, its addresses into ``register``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from horovod.agent.ranks import RankOptions
+from horovod.agent.relay import Relay, RelayOptions
+from horovod.agent.shell import AgentOptions, AgentOutputs, AgentShell
+from horovod.agent.uplink import Uplink, UplinkOptions
+from horovod.proto import control_pb2
+from horovod.proto.security import Address, Security
+
+__all__ = ["Daemon", "DaemonOptions"]
+
+log = logging.getLogger("horovod.agent")
+
+_DRAIN_S = 5.0
+_GOODBYE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonOptions:
+    """``environment`` is the agent's own: ranks get from it what belongs to the host."""
+
+    coordinator: Address
+    security: Security
+    name: str
+    host: str
+    slots: int
+    labels: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    grace_s: float = 5.0
+    helpers: str = ""
+
+
+class _JobRun:
+    """A job's part on this host, from StartRanks to the last byte of output."""
+
+    def __init__(self, options: DaemonOptions, instance: str, start: control_pb2.Order, outputs: AgentOutputs) -> None:
+        self.number = start.start_ranks.job
+        self.relay = Relay(RelayOptions(options.coordinator, options.security, options.name, instance, self.number))
+        ranks = RankOptions(output=self.relay, grace_s=options.grace_s, host_environment=options.environment)
+        self.shell = AgentShell(
+            AgentOptions(options.name, options.host, options.slots, ranks, options.helpers), outputs
+        )
+        self.shell.start(registered=True)
+        self.shell.order(start)
+
+    def abandon(self) -> None:
+        """Nobody waits for its results any more."""
+        self.relay.abandon()
+        self.shell.end_ranks()
+
+
+class Daemon:
+    """Not thread-safe: it belongs to the running loop."""
+
+    def __init__(self, options: DaemonOptions) -> None:
+        self._options = options
+        self._orders: asyncio.Queue[control_pb2.Order | None] = asyncio.Queue()
+        self._job: _JobRun | None = None
+        self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._stopping = False
+        self.problem = ""
+        register = control_pb2.Register(
+            agent=options.name, host=options.host, slots=options.slots, labels=dict(options.labels)
+        )
+        self._uplink = Uplink(UplinkOptions(options.coordinator, options.security, register), self)
+
+    async def run(self) -> int:
+        """Serves until ``stop``; the exit code, with ``problem`` when it is not 0."""
+        server = asyncio.ensure_future(self._serve())
+        self._uplink.start()
+        try:
+            return await self._over
+        finally:
+            server.cancel()
+            await asyncio.gather(server, return_exceptions=True)
+            await self._end_job(_DRAIN_S)
+            await self._uplink.close()
+
+    def stop(self, reason: str) -> None:
+        """Ends the ranks with grace and takes leave; called again, at once."""
+        if self._stopping:
+            if self._job is not None:
+                self._job.shell.kill_ranks()
+            return
+        self._stopping = True
+        self._leaving = asyncio.ensure_future(self._leave(reason))
+
+    async def _leave(self, reason: str) -> None:
+        if self._job is not None:
+            self._job.shell.end_ranks()
+        await self._uplink.leave(reason, _GOODBYE_S)
+        self._end(0)
+
+    def _end(self, code: int, problem: str = "") -> None:
+        if not self._over.done():
+            self.problem = problem
+            self._over.set_result(code)
+
+    # ---- the coordinator's words
+
+    def ordered(self, order: control_pb2.Order) -> None:
+        """An order; they are carried out one after the other."""
+        self._orders.put_nowait(order)
+
+    def abandoned(self, reason: str) -> None:
+        """The session is over, and with it what it ran."""
+        if self._job is not None:
+            log.warning("The ranks of job %d are ended: %s.", self._job.number, reason)
+            self._job.abandon()
+        self._orders.put_nowait(None)
+
+    def refused(self, text: str) -> None:
+        """The coordinator does not want this agent."""
+        self._end(2, text)
+
+    def broken(self, error: BaseException) -> None:
+        """An error of our own: nothing here can be relied on any more."""
+        self._end(1, f"The agent has met an error of its own: {error!r}. Please report this.")
+
+    # ---- jobs
+
+    async def _serve(self) -> None:
+        while True:
+            order = await self._orders.get()
+            try:
+                await self._carry_out(order)
+            except Exception as error:
+                log.exception("The agent has met an error of its own.")
+                self.broken(error)
+
+    async def _carry_out(self, order: control_pb2.Order | None) -> None:
+        if order is None:
+            await self._end_job(_DRAIN_S)
+            return
+        body = order.WhichOneof("body")
+        if body == "start_ranks" and not self._stopping:
+            await self._end_job(0.0)
+            log.info("Job %d starts with %d ranks here.", order.start_ranks.job, len(order.start_ranks.places))
+            outputs = AgentOutputs(self._reporter(self._uplink.report), self.broken)
+            self._job = _JobRun(self._options, self._uplink.instance, order, outputs)
+        elif self._job is not None:
+            self._job.shell.order(order)
+            if body == "job_finished":
+                await self._end_job(None)
+
+    def _reporter(self, report: Callable[[control_pb2.AgentReport], None]) -> Callable[[control_pb2.AgentReport], None]:
+        """Reports of one job: what it still says when its session is over is for nobody."""
+        session = self._uplink.sessions
+
+        def tell(message: control_pb2.AgentReport) -> None:
+            if self._uplink.sessions == session:
+                report(message)
+
+        return tell
+
+    async def _end_job(self, drain_s: float | None) -> None:
+        job, self._job = self._job, None
+        if job is not None:
+            job.shell.end_ranks()
+            await job.shell.close(drain_s)
+            log.info("Job %d is over here.", job.number)
