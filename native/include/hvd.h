@@ -10,6 +10,7 @@
  *   plan    a negotiated collective; a block on the board.  Plans hold no addresses.
  *   round   the n-th execution of a plan; a ring of `depth` entries in the plan's block.
  *   op      one submitted collective of one rank: not bound yet, bound to (plan, round), or finished.
+ *   net     the agent's connections to the agents of other hosts, and the thread that carries rounds over them.
  *
  * Errors: functions return hvd_status (negative = failure).  No function throws, allocates without bound, or blocks
  * without a time limit.  All functions are thread-safe unless a comment says otherwise.
@@ -23,7 +24,7 @@ extern "C" {
 #endif
 #define HVD_API __attribute__((visibility("default")))
 
-#define HVD_ABI_VERSION 1
+#define HVD_ABI_VERSION 2
 HVD_API uint32_t hvd_abi_version(void);
 
 typedef enum {
@@ -76,9 +77,14 @@ typedef struct {
   double prescale, postscale;
   uint64_t bytes;        /* cooperative: payload of every member; a multiple of the dtype's size */
   uint32_t depth;        /* rounds that can be open at once: 2 for named plans, more for unnamed ones */
-  uint32_t n_members;    /* local members, in set-rank order */
-  const uint32_t *members; /* their local indices, ascending by set rank */
+  uint32_t n_members;    /* cooperative: local members.  pull: all members of the set.  In set-rank order */
+  const uint32_t *members; /* their local indices; pull and remote: local_size stands for a member on another host */
+  uint32_t flags;        /* HVD_PLAN_REMOTE or 0 */
 } hvd_plan_spec;
+
+/* Members on other hosts take part: rounds of this plan need a net that knows it (hvd_net_plan_add).  A member that lives
+ * on another host has the agent's index, local_size of the board, and its data lie in the agent's arena. */
+#define HVD_PLAN_REMOTE 1u
 
 /* Creates a sealed memfd-backed board for `local_size` ranks; *fd receives a close-on-exec descriptor that the caller
  * owns.  spin_ns: how long a waiter spins before it sleeps. */
@@ -94,7 +100,7 @@ HVD_API hvd_status hvd_board_plan_limit(hvd_board *board, uint64_t offset, uint6
 /* Rounds in which each member has arrived so far, by member index (n_members values). */
 HVD_API hvd_status hvd_board_plan_arrivals(hvd_board *board, uint64_t offset, uint64_t *arrivals);
 /* Arrives for member `local_index` with zeros as its data in every round of this cooperative plan that has at least
- * one arrival and misses that member; *rounds receives how many. */
+ * one arrival, or data from another host, and misses that member; *rounds receives how many. */
 HVD_API hvd_status hvd_board_plan_arrive_zeros(hvd_board *board, uint64_t offset, uint32_t local_index, uint64_t *rounds);
 /* While set, every arrival also rings the agent's bell. */
 HVD_API hvd_status hvd_board_watch_arrivals(hvd_board *board, int on);
@@ -149,8 +155,9 @@ HVD_API void hvd_arena_close(hvd_arena *arena); /* only when no tensor lives in 
 /* ---- engine: a rank's view of one epoch ---------------------------------------------------------------------------- */
 
 typedef struct hvd_engine hvd_engine;
-/* Maps the board and the arenas of all local ranks (arena_fds[local_index] is ignored).  Descriptors stay the caller's and may
- * be closed afterwards.  The board is MADV_DONTFORK. */
+/* Maps the board and the arenas of all local ranks (arena_fds[local_index] is ignored); n is local_size, or local_size + 1
+ * when the last one is the agent's arena, where data from other hosts lie.  Descriptors stay the caller's and may be closed
+ * afterwards.  The board is MADV_DONTFORK. */
 HVD_API hvd_status hvd_engine_open(int board_fd, hvd_arena *own, uint32_t local_index, const int *arena_fds,
                                    uint32_t n, hvd_engine **out);
 /* Fails what is open with HVD_E_CANCELLED, waits for own threads to leave, unmaps.  Staging memory is given back, but data of
@@ -173,9 +180,12 @@ typedef int64_t hvd_op; /* > 0; an index with a generation, so a stale handle is
  * `tag` is shown in hvd_rank_info. The op is not bound. */
 HVD_API hvd_status hvd_op_reduce(hvd_engine *engine, const hvd_segment *segments, uint32_t n, uint32_t flags, uint64_t tag, hvd_op *out);
 /* A pull op: data (segments' `in`, concatenated without padding) and meta integers, both copied before this returns: peers may
- * read them long after the caller went on, so that even a buffer in the own arena is copied. */
+ * read them long after the caller went on, so that even a buffer in the own arena is copied.
+ * reads[i] is the part of the data that member i of the plan may read (all of it when n_reads is 0): other parts are not sent
+ * to its host.  n_reads must be 0 or the number of members of the plan that the op is bound to. */
+typedef struct { uint64_t offset, bytes; } hvd_span;
 HVD_API hvd_status hvd_op_pull(hvd_engine *engine, const hvd_segment *segments, uint32_t n, const int64_t *meta, uint32_t n_meta,
-                               uint64_t tag, hvd_op *out);
+                               const hvd_span *reads, uint32_t n_reads, uint64_t tag, hvd_op *out);
 /* Binds to the next round of the plan at `offset` and arrives.  Order of binds = order of rounds.  HVD_MARKED: round >= limit, op
  * parked (it may or may not have been seen as arrived); bind it again, to this or another plan, or fail it.
  * When the ring of rounds is full the op arrives later, by any later call of this process. *round receives the round. */
