@@ -152,6 +152,63 @@ HVD_API hvd_status hvd_arena_stat(hvd_arena *arena, hvd_arena_info *out);
 HVD_API hvd_status hvd_arena_trim(hvd_arena *arena, uint64_t keep_bytes);
 HVD_API void hvd_arena_close(hvd_arena *arena); /* only when no tensor lives in it any more */
 
+/* ---- net: rounds between hosts, in the agent's process --------------------------------------------------------------- */
+
+/* One net per agent and epoch, with one thread that carries rounds of plans with HVD_PLAN_REMOTE, and a helper thread that sleeps
+ * on the board's bell.  It reports what it sees as events and never changes the state of the board: when the board has failed
+ * or a peer is lost it drops all rounds, and the agent ends the epoch. */
+typedef struct hvd_net hvd_net;
+typedef struct {
+  uint32_t n_hosts, my_host;
+  uint32_t lanes;        /* connections to each peer, at most 16 */
+  uint64_t eager_bytes;  /* what each peer may send before its receiver is ready; at least 512 KiB, the same on all hosts */
+  uint32_t ping_ms;      /* a peer is greeted so often */
+  uint32_t silent_ms;    /* and is lost after so long without a byte from it */
+} hvd_net_spec;
+/* Board and arena must outlive the net.  arena_fds: of the n local ranks; they may be closed afterwards. */
+HVD_API hvd_status hvd_net_create(hvd_board *board, const int *arena_fds, uint32_t n, hvd_arena *own, const hvd_net_spec *spec,
+                                  hvd_net **out);
+/* Takes the descriptor of a connected, authenticated stream socket (also when it fails).  Each lane of each peer that shares
+ * a plan with this host must be added before the start. */
+HVD_API hvd_status hvd_net_add_peer(hvd_net *net, uint32_t host, uint32_t lane, int fd);
+HVD_API hvd_status hvd_net_start(hvd_net *net);
+/* Before any local rank is told of the plan at `offset`.  ring_hosts: the hosts that have members, in ring order, the same everywhere.
+ * member_hosts: for pull plans, the host of each member.  HVD_E_INVALID for Adasum: it does not travel. */
+HVD_API hvd_status hvd_net_plan_add(hvd_net *net, uint64_t offset, const uint32_t *ring_hosts, uint32_t n_hosts,
+                                    const uint32_t *member_hosts, uint32_t n_members);
+/* Before hvd_board_plan_remove.  HVD_PENDING while the net works on a round of it, or members here may still read what it got. */
+HVD_API hvd_status hvd_net_plan_remove(hvd_net *net, uint64_t plan_id);
+
+typedef enum {
+  HVD_NET_PEER_LOST = 1, /* host; text: reset, closed, silent for so long, bad frame.  All rounds are dropped */
+  HVD_NET_ABORT = 2,     /* host said so, or this net has no memory (host == my_host); text.  All rounds are dropped */
+  HVD_NET_WANTED = 3     /* plan_id, round: another host has data for it, no rank here has arrived in it, and
+                            hvd_board_watch_arrivals is on: a rank that has joined may have to be arrived for */
+} hvd_net_event_kind;
+typedef struct { uint32_t kind, host; uint64_t plan_id, round; char text[200]; } hvd_net_event;
+/* The oldest events, at most `capacity`; *n receives how many were taken. */
+HVD_API hvd_status hvd_net_events(hvd_net *net, hvd_net_event *out, uint32_t capacity, uint32_t *n);
+/* Readable while events wait; stays the net's. */
+HVD_API int hvd_net_event_fd(hvd_net *net);
+/* Tells all peers and drops all rounds, for good; used with hvd_board_fail. */
+HVD_API hvd_status hvd_net_abort(hvd_net *net, const char *text);
+
+typedef struct {
+  uint64_t rounds_direct, rounds_ring, rounds_pull; /* finished */
+  uint64_t bytes_sent, bytes_received, frames_sent, frames_received;
+  uint64_t writes, reads;            /* system calls on sockets */
+  uint64_t sleeps;                   /* of the thread */
+  uint64_t parked_bytes;             /* of frames for plans or rounds that are not known here yet */
+  uint64_t waiting_frames;           /* frames and streams that wait for tokens */
+} hvd_net_info;
+/* HVD_PENDING when the thread is too busy to answer. */
+HVD_API hvd_status hvd_net_stat(hvd_net *net, hvd_net_info *out);
+typedef struct { uint64_t bytes_sent, bytes_received, tokens, owed, silent_ms; uint32_t lost; } hvd_net_peer_info;
+HVD_API hvd_status hvd_net_peer_stat(hvd_net *net, uint32_t host, hvd_net_peer_info *out);
+/* Says goodbye, so that peers do not take the end of the connections for a loss, stops the threads and closes the sockets; takes
+ * at most about a second.  Data of pull rounds stay in the agent's arena until the next hvd_net_create on it. */
+HVD_API void hvd_net_close(hvd_net *net);
+
 /* ---- engine: a rank's view of one epoch ---------------------------------------------------------------------------- */
 
 typedef struct hvd_engine hvd_engine;
