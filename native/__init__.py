@@ -11,7 +11,7 @@ from pathlib import Path
 
 from horovod.native._abi import ABI_VERSION, lib, library_path
 from horovod.native.arena import Arena, ArenaBuffer
-from horovod.native.board import Board, PlanSpec, RankInfo, RoundInfo
+from horovod.native.board import PLAN_REMOTE, Board, PlanSpec, RankInfo, RoundInfo
 from horovod.native.errors import (
     EpochClosed,
     EpochFailed,
@@ -22,6 +22,7 @@ from horovod.native.errors import (
     Status,
     check,
 )
+from horovod.native.net import Net, NetEvent, NetEventKind, NetInfo, NetPeerInfo, NetSpec
 
 __all__ = [
     "ABI_VERSION",
@@ -33,8 +34,15 @@ __all__ = [
     "EpochFailed",
     "InvalidArgument",
     "NativeError",
+    "Net",
+    "NetEvent",
+    "NetEventKind",
+    "NetInfo",
+    "NetPeerInfo",
+    "NetSpec",
     "OpCancelled",
     "OutOfMemory",
+    "PLAN_REMOTE",
     "PlanKind",
     "PlanSpec",
     "RankInfo",

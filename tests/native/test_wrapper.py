@@ -37,6 +37,11 @@ STRUCTS = {
     "hvd_arena_info": _abi.CArenaInfo,
     "hvd_segment": _abi.CSegment,
     "hvd_copy": _abi.CCopy,
+    "hvd_span": _abi.CSpan,
+    "hvd_net_spec": _abi.CNetSpec,
+    "hvd_net_event": _abi.CNetEvent,
+    "hvd_net_info": _abi.CNetInfo,
+    "hvd_net_peer_info": _abi.CNetPeerInfo,
 }
 
 
@@ -51,12 +56,15 @@ def c_functions() -> dict[str, tuple[str, list[str]]]:
 
 def matches(declaration: str, kind: object) -> bool:
     """Whether the ctypes type fits a C declaration, with or without a parameter name."""
+    array = re.fullmatch(r"char \w+\[(\d+)\]", declaration)
+    if array is not None:
+        return kind is ctypes.c_char * int(array.group(1))
     words = declaration.replace("const", " ").replace("*", " * ").split()
     stars, base = words.count("*"), words[0]
     if stars == 0:
         return kind is (None if base == "void" else SCALARS.get(base))
     if kind is ctypes.c_void_p:
-        return base in {"void", "hvd_board", "hvd_arena", "hvd_engine"}
+        return base in {"void", "hvd_board", "hvd_arena", "hvd_engine", "hvd_net"}
     if kind is ctypes.c_char_p:
         return base == "char"
     target = getattr(kind, "_type_", None)
