@@ -6,12 +6,12 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 from pathlib import Path
 
 from horovod.native._abi import ABI_VERSION, lib, library_path
 from horovod.native.arena import Arena, ArenaBuffer
-from horovod.native.board import PLAN_REMOTE, Board, PlanSpec, RankInfo, RoundInfo
+from horovod.native.board import Board, PlanSpec, RankInfo, RoundInfo
 from horovod.native.errors import (
     EpochClosed,
     EpochFailed,
@@ -42,7 +42,7 @@ __all__ = [
     "NetSpec",
     "OpCancelled",
     "OutOfMemory",
-    "PLAN_REMOTE",
+    "PlanFlag",
     "PlanKind",
     "PlanSpec",
     "RankInfo",
@@ -88,6 +88,12 @@ class PlanKind(IntEnum):
 
     COOPERATIVE = 0
     PULL = 1
+
+
+class PlanFlag(IntFlag):
+    """What else is true of a plan: members on other hosts take part."""
+
+    REMOTE = 1
 
 
 def dtype_bytes(dtype: int) -> int:

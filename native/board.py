@@ -10,14 +10,11 @@ from horovod.native._abi import CPlanSpec, CRankInfo, CRoundInfo, lib
 from horovod.native.errors import Status, check
 
 
-PLAN_REMOTE = 1
-
-
 @dataclass(frozen=True, slots=True)
 class PlanSpec:
     """hvd_plan_spec: ``members`` are local indices in set-rank order, ``nbytes`` the payload of a cooperative plan.
 
-    With PLAN_REMOTE in ``flags`` members on other hosts take part: see Net.plan_add.  A pull plan lists them too, with the
+    With PlanFlag.REMOTE in ``flags`` members on other hosts take part: see Net.plan_add.  A pull plan lists them too, with the
     agent's index (``local_size`` of the board).
     """
 

@@ -38,7 +38,7 @@ class Host:
         """Makes the plan of both hosts' ranks here; its offset."""
         members = (0,) if kind == native.PlanKind.COOPERATIVE else ((0, 1) if self.index == 0 else (1, 0))
         spec = native.PlanSpec(
-            plan_id, kind, native.DType.INT32, native.ReduceOp.SUM, 1, 1, nbytes, 2, members, native.PLAN_REMOTE
+            plan_id, kind, native.DType.INT32, native.ReduceOp.SUM, 1, 1, nbytes, 2, members, native.PlanFlag.REMOTE
         )
         offset = self.board.plan_add(spec)
         self.net.plan_add(offset, (0, 1), (0, 1) if kind == native.PlanKind.PULL else ())
