@@ -26,6 +26,8 @@ struct Staged {
   uint64_t bytes = 0;
   const int64_t *meta = nullptr;
   uint32_t n_meta = 0;
+  const hvd_span *reads = nullptr;  // by member of the plan: what it may read
+  uint32_t n_reads = 0;
   uint32_t window = 0;  // slots; 0: all data lies at `data`
 };
 

@@ -127,7 +127,7 @@ class NativeEngine:
         flat = array.array("Q", [number for address, nbytes in buffers for number in (address, 0, nbytes)])
         numbers = (ctypes.c_int64 * len(meta))(*meta)
         status = self._lib.hvd_op_pull(
-            self._engine, _segments(flat), len(buffers), numbers, len(meta), tag, ctypes.byref(cell)
+            self._engine, _segments(flat), len(buffers), numbers, len(meta), None, 0, tag, ctypes.byref(cell)
         )
         _check_staged(status, "The data can't be published")
         return cell.value
