@@ -53,6 +53,7 @@ def build_parser() -> argparse.ArgumentParser:
 def run_commandline(argv: Sequence[str] | None = None) -> int:
     """The program; returns the exit code."""
     arguments = build_parser().parse_args(argv)
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is told in our own words
     try:
         _start_logging(arguments.log_level)
         return asyncio.run(_serve(arguments))
