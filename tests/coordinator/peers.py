@@ -105,7 +105,7 @@ class Peers:
 async def serving(security: Security = OPEN, **options: Any) -> AsyncIterator[Peers]:
     """A coordinator as long as the block lasts."""
     broken: list[BaseException] = []
-    service = Service(ServiceOptions(broken=broken.append, **options))
+    service = Service(ServiceOptions(**{"broken": broken.append, **options}))
     server = Server(service, Address("127.0.0.1", 0), security)
     await server.start()
     peers = Peers(service, server.address)
