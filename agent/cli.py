@@ -13,11 +13,23 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import horovod
 from horovod.agent.cores import available_cores
 from horovod.agent.daemon import Daemon, DaemonOptions
-from horovod.proto.security import SecurityProblem, TlsFiles, is_loopback, load_security, load_token, parse_address
+from horovod.proto.security import (
+    Address,
+    SecurityProblem,
+    TlsFiles,
+    is_loopback,
+    load_security,
+    load_token,
+    parse_address,
+)
+
+if TYPE_CHECKING:
+    from horovod.proto.scrape import MetricsServer
 
 __all__ = ["build_parser", "main", "run_commandline"]
 
@@ -43,6 +55,21 @@ def build_parser() -> argparse.ArgumentParser:
     add("--tls-ca", metavar="FILE", default="", help="the authority that has signed the coordinator's certificate")
     add("--tls-cert", metavar="FILE", default="", help="certificate to show to the coordinator")
     add("--tls-key", metavar="FILE", default="", help="its key")
+    add(
+        "--metrics-port",
+        metavar="P",
+        type=int,
+        default=-1,
+        help="serve /metrics there: on 127.0.0.1, with a token on all",
+    )
+    add(
+        "--allow-uid",
+        metavar="UID",
+        type=int,
+        action="append",
+        default=[],
+        help="ranks may run as this user too; repeat it",
+    )
     add("--log-level", metavar="LEVEL", default="INFO", help="DEBUG, INFO, WARNING or ERROR")
     return parser
 
@@ -50,9 +77,10 @@ def build_parser() -> argparse.ArgumentParser:
 def run_commandline(argv: Sequence[str] | None = None) -> int:
     """The program; returns the exit code."""
     arguments = build_parser().parse_args(argv)
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is told in our own words
     try:
         _start_logging(arguments.log_level)
-        return asyncio.run(_serve(_options(arguments)))
+        return asyncio.run(_serve(_options(arguments), arguments.metrics_port))
     except SecurityProblem as problem:
         print(f"hvd-agent: error: {problem}", file=sys.stderr)
         return 2
@@ -76,6 +104,7 @@ def _options(arguments: argparse.Namespace) -> DaemonOptions:
         labels=dict(map(_label, arguments.label)),
         environment=dict(os.environ),
         helpers=os.environ.get("HVD_HELPERS", ""),
+        allowed_uids=frozenset(arguments.allow_uid),
     )
 
 
@@ -86,15 +115,28 @@ def _label(text: str) -> tuple[str, str]:
     return key, value
 
 
-async def _serve(options: DaemonOptions) -> int:
+async def _serve(options: DaemonOptions, metrics_port: int) -> int:
     daemon = Daemon(options)
+    metrics = await _serve_metrics(daemon, options, metrics_port) if metrics_port >= 0 else None
     for number in (signal.SIGINT, signal.SIGTERM):
         reason = f"it was stopped by {number.name}"
         asyncio.get_running_loop().add_signal_handler(number, daemon.stop, reason)
     code = await daemon.run()
+    if metrics is not None:
+        await metrics.close()
     if daemon.problem:
         print(f"hvd-agent: error: {daemon.problem}", file=sys.stderr)
     return code
+
+
+async def _serve_metrics(daemon: Daemon, options: DaemonOptions, port: int) -> MetricsServer:
+    from horovod.agent.metrics import AgentMetrics  # loads what is not needed otherwise
+    from horovod.proto.scrape import MetricsServer
+
+    metrics = MetricsServer(AgentMetrics(daemon))
+    await metrics.start(Address("0.0.0.0" if options.security.secret else "127.0.0.1", port), "--metrics-port")
+    print(f"hvd-agent: metrics on {metrics.address}", flush=True)
+    return metrics
 
 
 def _start_logging(level: str) -> None:

@@ -18,7 +18,7 @@ from horovod.agent.uplink import Uplink, UplinkOptions
 from horovod.proto import control_pb2
 from horovod.proto.security import Address, Security
 
-__all__ = ["Daemon", "DaemonOptions"]
+__all__ = ["Daemon", "DaemonOptions", "DaemonState"]
 
 log = logging.getLogger("horovod.agent")
 
@@ -39,6 +39,20 @@ class DaemonOptions:
     environment: Mapping[str, str] = field(default_factory=dict)
     grace_s: float = 5.0
     helpers: str = ""
+    allowed_uids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonState:
+    """A moment of a daemon, for metrics."""
+
+    slots: int
+    ranks: int
+    connected: bool
+    sessions: int
+    jobs: int
+    unconfirmed_report_bytes: int
+    unconfirmed_output_bytes: int
 
 
 class _JobRun:
@@ -49,7 +63,8 @@ class _JobRun:
         self.relay = Relay(RelayOptions(options.coordinator, options.security, options.name, instance, self.number))
         ranks = RankOptions(output=self.relay, grace_s=options.grace_s, host_environment=options.environment)
         self.shell = AgentShell(
-            AgentOptions(options.name, options.host, options.slots, ranks, options.helpers), outputs
+            AgentOptions(options.name, options.host, options.slots, ranks, options.helpers, options.allowed_uids),
+            outputs,
         )
         self.shell.start(registered=True)
         self.shell.order(start)
@@ -69,11 +84,25 @@ class Daemon:
         self._job: _JobRun | None = None
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._stopping = False
+        self._jobs = 0
         self.problem = ""
         register = control_pb2.Register(
             agent=options.name, host=options.host, slots=options.slots, labels=dict(options.labels)
         )
         self._uplink = Uplink(UplinkOptions(options.coordinator, options.security, register), self)
+
+    def state(self) -> DaemonState:
+        """As it is now."""
+        job, uplink = self._job, self._uplink
+        return DaemonState(
+            slots=self._options.slots,
+            ranks=sum(slot.running for slot in job.shell.core.slots.values()) if job is not None else 0,
+            connected=uplink.is_up,
+            sessions=uplink.sessions,
+            jobs=self._jobs,
+            unconfirmed_report_bytes=uplink.unconfirmed_bytes,
+            unconfirmed_output_bytes=job.relay.unconfirmed_bytes if job is not None else 0,
+        )
 
     async def run(self) -> int:
         """Serves until ``stop``; the exit code, with ``problem`` when it is not 0."""
@@ -148,6 +177,7 @@ class Daemon:
             await self._end_job(0.0)
             log.info("Job %d starts with %d ranks here.", order.start_ranks.job, len(order.start_ranks.places))
             outputs = AgentOutputs(self._reporter(self._uplink.report), self.broken)
+            self._jobs += 1
             self._job = _JobRun(self._options, self._uplink.instance, order, outputs)
         elif self._job is not None:
             self._job.shell.order(order)

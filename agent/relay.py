@@ -81,6 +81,11 @@ class Relay:
         self._over = asyncio.Event()
         self._task = self._loop.create_task(self._run())
 
+    @property
+    def unconfirmed_bytes(self) -> int:
+        """Output that the launcher may not have taken."""
+        return self._pump.link.kept_bytes
+
     # ---- Output
 
     def writer(self, loop: asyncio.AbstractEventLoop) -> Relay:

@@ -38,13 +38,14 @@ _ORDERS = by_field(*v.ORDER_BODIES)
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
-    """What an agent is told when it starts; ``helpers`` is the setting HVD_HELPERS."""
+    """What an agent is told when it starts; ``helpers`` is the setting HVD_HELPERS, ``allowed_uids`` are other users."""
 
     name: str
     host: str
     slots: int
     ranks: RankOptions = field(default_factory=RankOptions)
     helpers: str = ""
+    allowed_uids: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class AgentShell:
         self._outputs = outputs
         self._events: deque[ev.Event] = deque()
         self._busy = False
-        self._server = WorkerServer(self)
+        self._server = WorkerServer(self, allowed_uids=options.allowed_uids)
         self._members = Members(self._process_died)
         self._boards = BoardRoom(lambda: self._call_in_loop(ev.Bell()), options.helpers)
         self._ranks = RankTable(options.ranks, self._post)

@@ -71,6 +71,16 @@ class Uplink:
         self._settled = asyncio.Event()
         self._leaving = self._closed = False
 
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a stream with a session."""
+        return self.core.phase is s.Phase.UP
+
+    @property
+    def unconfirmed_bytes(self) -> int:
+        """Reports that the coordinator may not have."""
+        return self._pump.link.kept_bytes
+
     def start(self) -> None:
         """Dials from now on."""
         self._tick()

@@ -12,11 +12,15 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import horovod
 from horovod.coordinator.server import Server
 from horovod.coordinator.service import Service, ServiceOptions
-from horovod.proto.security import SecurityProblem, TlsFiles, load_security, load_token, parse_address
+from horovod.proto.security import Address, SecurityProblem, TlsFiles, load_security, load_token, parse_address
+
+if TYPE_CHECKING:
+    from horovod.proto.scrape import MetricsServer
 
 __all__ = ["build_parser", "main", "run_commandline"]
 
@@ -46,6 +50,8 @@ def build_parser() -> argparse.ArgumentParser:
         default=10.0,
         help="an agent that is silent for so long is lost (10)",
     )
+    add("--http-listen", metavar="HOST:PORT", default="", help="serve /metrics there")
+    add("--metrics-port", metavar="P", type=int, default=-1, help="serve /metrics on this port of --listen's host")
     add("--log-level", metavar="LEVEL", default="INFO", help="DEBUG, INFO, WARNING or ERROR")
     return parser
 
@@ -53,6 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
 def run_commandline(argv: Sequence[str] | None = None) -> int:
     """The program; returns the exit code."""
     arguments = build_parser().parse_args(argv)
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is told in our own words
     try:
         _start_logging(arguments.log_level)
         return asyncio.run(_serve(arguments))
@@ -74,7 +81,9 @@ async def _serve(arguments: argparse.Namespace) -> int:
     options = ServiceOptions(peer_timeout_s=arguments.peer_timeout, broken=lambda error: broken.set())
     service = Service(options)
     try:
-        server = Server(service, parse_address(arguments.listen, "--listen"), security)
+        listen = parse_address(arguments.listen, "--listen")
+        server = Server(service, listen, security)
+        metrics = await _serve_metrics(service, arguments, listen)
         await server.start()
         print(f"hvd-coordinator: listening on {server.address}", flush=True)
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -83,9 +92,26 @@ async def _serve(arguments: argparse.Namespace) -> int:
         if not broken.is_set():
             await _end_jobs(service)
         await server.stop(_LAST_WORDS_S)
+        if metrics is not None:
+            await metrics.close()
     finally:
         service.close()
     return 1 if broken.is_set() else 0
+
+
+async def _serve_metrics(service: Service, arguments: argparse.Namespace, listen: Address) -> MetricsServer | None:
+    if not arguments.http_listen and arguments.metrics_port < 0:
+        return None
+    from horovod.coordinator.metrics import CoordinatorMetrics  # loads what is not needed otherwise
+    from horovod.proto.scrape import MetricsServer
+
+    metrics = MetricsServer(CoordinatorMetrics(service))
+    where, option = Address(listen.host, arguments.metrics_port), "--metrics-port"
+    if arguments.http_listen:
+        where, option = parse_address(arguments.http_listen, "--http-listen"), "--http-listen"
+    await metrics.start(where, option)
+    print(f"hvd-coordinator: metrics on {metrics.address}", flush=True)
+    return metrics
 
 
 async def _first_of(*events: asyncio.Event) -> None:

@@ -20,7 +20,7 @@ from horovod.agent.output import OutputOptions
 from horovod.coordinator.core import Config
 from horovod.proto.security import SecurityProblem, TlsFiles, is_loopback, load_security, load_token, parse_address
 from horovod.runner.check_build import check_build
-from horovod.runner.environment import inherited
+from horovod.runner.environment import inherited, quiet_grpc, secrets_of
 from horovod.runner.hosts import HostInfo, local_slots, parse_host_files, parse_hosts
 from horovod.runner.job import JobSpec, run_job_with_signals
 from horovod.runner.report import JobResult, failure_text, write_record
@@ -106,6 +106,7 @@ def _job(
     """The job, here or elsewhere."""
     if not arguments.coordinator:
         return run_job_with_signals(job_spec(arguments, environment, output))
+    quiet_grpc()
     from horovod.runner.remote import run_remote_job  # loads grpc, which a local job does without
 
     return run_remote_job(remote_spec(arguments, environment, output))
@@ -117,7 +118,7 @@ def remote_spec(arguments: argparse.Namespace, environment: Mapping[str, str], o
 
     try:
         files = TlsFiles(arguments.tls_cert or "", arguments.tls_key or "", arguments.tls_ca or "")
-        secret = load_token(arguments.token_file or "", os.environ)
+        secret = load_token(arguments.token_file or "", secrets_of())
         address = parse_address(arguments.coordinator, "--coordinator")
         is_loopback(address.host)  # a name that nobody knows is told now
         security = load_security(secret, files)

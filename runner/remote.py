@@ -143,7 +143,7 @@ def _submission(spec: RemoteSpec) -> control_pb2.JobSubmit:
         version=horovod.__version__,
         size=spec.size,
         command=[os.fsencode(word) for word in spec.command],
-        directory=os.getcwdb(),
+        directory=_directory(),
         wait=spec.wait,
         launcher=f"{_user()}@{socket.gethostname()}",
     )
@@ -151,6 +151,15 @@ def _submission(spec: RemoteSpec) -> control_pb2.JobSubmit:
         submit.environment.add(name=os.fsencode(name), value=os.fsencode(value))
     fill(submit.limits, spec.limits)
     return submit
+
+
+def _directory() -> bytes:
+    try:
+        return os.getcwdb()
+    except FileNotFoundError:
+        raise UsageProblem(
+            "the working directory of the launcher does not exist any more: change to another one"
+        ) from None
 
 
 def _user() -> str:

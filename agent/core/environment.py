@@ -23,7 +23,8 @@ def on_host(job: Mapping[str, str], host: Mapping[str, str]) -> dict[str, str]:
     own = {name: host[name] for name in HOST_VARIABLES if name in host}
     sent = {name: value for name, value in job.items() if name not in HOST_VARIABLES}
     paths = [*sent.get("PATH", "").split(":"), *host.get("PATH", "").split(":")]
-    return {**own, **sent, "PATH": ":".join(dict.fromkeys(path for path in paths if path))}
+    path = ":".join(dict.fromkeys(path for path in paths if path))
+    return {**own, **sent, **({"PATH": path} if path else {})}
 
 
 def rank_environment(job: Mapping[str, str], place: RankPlace, size: int, address: str, nonce: str) -> dict[str, str]:
