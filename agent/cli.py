@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 import horovod
 from horovod.agent.cores import available_cores
-from horovod.agent.daemon import Daemon, DaemonOptions
+from horovod.agent.daemon import Daemon, DaemonOptions, PlaneSettings
+from horovod.agent.planes.tcp import TcpOptions
 from horovod.proto.security import (
     Address,
     SecurityProblem,
@@ -70,6 +71,11 @@ def build_parser() -> argparse.ArgumentParser:
         default=[],
         help="ranks may run as this user too; repeat it",
     )
+    add("--data-listen", metavar="HOST", default="", help="address at which other agents' data come in; default: all")
+    add("--data-ports", metavar="A-B", default="", help="ports for it, for firewalls; default: any")
+    add("--advertise", metavar="HOST", default="", help="address that other agents are told; default: tried in turn")
+    add("--interface", metavar="NIC", default="", help="tell other agents the addresses of this interface only")
+    add("--peer-timeout", metavar="S", type=float, default=10.0, help="an agent that is silent for so long is lost")
     add("--log-level", metavar="LEVEL", default="INFO", help="DEBUG, INFO, WARNING or ERROR")
     return parser
 
@@ -105,7 +111,29 @@ def _options(arguments: argparse.Namespace) -> DaemonOptions:
         environment=dict(os.environ),
         helpers=os.environ.get("HVD_HELPERS", ""),
         allowed_uids=frozenset(arguments.allow_uid),
+        plane=_plane(arguments, bool(load_token(arguments.token_file, os.environ))),
     )
+
+
+def _plane(arguments: argparse.Namespace, has_token: bool) -> PlaneSettings:
+    if arguments.peer_timeout < 2:
+        raise SecurityProblem(f"--peer-timeout {arguments.peer_timeout:g} must be at least 2 seconds")
+    return PlaneSettings(
+        listen=arguments.data_listen or ("" if has_token else "127.0.0.1"),
+        ports=_ports(arguments.data_ports),
+        advertise=arguments.advertise,
+        interface=arguments.interface,
+        tcp=TcpOptions(silent_s=arguments.peer_timeout),
+    )
+
+
+def _ports(text: str) -> range:
+    first, _, last = text.partition("-")
+    if not text:
+        return range(1)
+    if not first.isdigit() or not (last or first).isdigit() or not 0 < int(first) <= int(last or first) < 65536:
+        raise SecurityProblem(f"--data-ports {text!r} must be written A-B, for example 7000-7099")
+    return range(int(first), int(last or first) + 1)
 
 
 def _label(text: str) -> tuple[str, str]:

@@ -1,7 +1,7 @@
 """One host's agent as a service: one job after the other, nothing left of the last one.
 
-Each job has an AgentShell of its own: socket, board, processes, output.  What outlives jobs is the session with the coordinator
-(and what the data plane needs to be found by other hosts: it belongs into ``Daemon.__init__``, its addresses into ``register``).
+Each job has an AgentShell of its own: socket, board, processes, output.  What outlives jobs is the session with the coordinator,
+and the port at which agents of other hosts connect.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from horovod.agent.planes import sockets
+from horovod.agent.planes.links import Links
+from horovod.agent.planes.tcp import TcpOptions
 from horovod.agent.ranks import RankOptions
 from horovod.agent.relay import Relay, RelayOptions
-from horovod.agent.shell import AgentOptions, AgentOutputs, AgentShell
+from horovod.agent.shell import AgentOptions, AgentOutputs, AgentShell, PlaneOptions
 from horovod.agent.uplink import Uplink, UplinkOptions
 from horovod.proto import control_pb2
 from horovod.proto.security import Address, Security
@@ -40,6 +43,19 @@ class DaemonOptions:
     grace_s: float = 5.0
     helpers: str = ""
     allowed_uids: frozenset[int] = frozenset()
+    plane: PlaneSettings = field(default_factory=lambda: PlaneSettings())
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneSettings:
+    """Where the data plane listens: "" is every address; what is told to others is ``advertise``, else what the host has."""
+
+    listen: str = ""
+    ports: range = range(1)
+    advertise: str = ""
+    interface: str = ""
+    tcp: TcpOptions = field(default_factory=TcpOptions)
+    open_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +74,21 @@ class DaemonState:
 class _JobRun:
     """A job's part on this host, from StartRanks to the last byte of output."""
 
-    def __init__(self, options: DaemonOptions, instance: str, start: control_pb2.Order, outputs: AgentOutputs) -> None:
+    def __init__(
+        self,
+        options: DaemonOptions,
+        instance: str,
+        start: control_pb2.Order,
+        outputs: AgentOutputs,
+        links: Links,
+    ) -> None:
         self.number = start.start_ranks.job
         self.relay = Relay(RelayOptions(options.coordinator, options.security, options.name, instance, self.number))
         ranks = RankOptions(output=self.relay, grace_s=options.grace_s, host_environment=options.environment)
         self.shell = AgentShell(
             AgentOptions(options.name, options.host, options.slots, ranks, options.helpers, options.allowed_uids),
             outputs,
+            PlaneOptions(links, options.plane.tcp),
         )
         self.shell.start(registered=True)
         self.shell.order(start)
@@ -86,8 +110,14 @@ class Daemon:
         self._stopping = False
         self._jobs = 0
         self.problem = ""
+        plane = options.plane
+        self._links = Links(sockets.listen(plane.listen, plane.ports), plane.tcp.lanes, plane.open_s)
         register = control_pb2.Register(
-            agent=options.name, host=options.host, slots=options.slots, labels=dict(options.labels)
+            agent=options.name,
+            host=options.host,
+            slots=options.slots,
+            labels=dict(options.labels),
+            addresses=_addresses(plane, options.coordinator, self._links.port),
         )
         self._uplink = Uplink(UplinkOptions(options.coordinator, options.security, register), self)
 
@@ -115,6 +145,7 @@ class Daemon:
             await asyncio.gather(server, return_exceptions=True)
             await self._end_job(_DRAIN_S)
             await self._uplink.close()
+            await self._links.close()
 
     def stop(self, reason: str) -> None:
         """Ends the ranks with grace and takes leave; called again, at once."""
@@ -178,7 +209,7 @@ class Daemon:
             log.info("Job %d starts with %d ranks here.", order.start_ranks.job, len(order.start_ranks.places))
             outputs = AgentOutputs(self._reporter(self._uplink.report), self.broken)
             self._jobs += 1
-            self._job = _JobRun(self._options, self._uplink.instance, order, outputs)
+            self._job = _JobRun(self._options, self._uplink.instance, order, outputs, self._links)
         elif self._job is not None:
             self._job.shell.order(order)
             if body == "job_finished":
@@ -200,3 +231,12 @@ class Daemon:
             job.shell.end_ranks()
             await job.shell.close(drain_s)
             log.info("Job %d is over here.", job.number)
+
+
+def _addresses(plane: PlaneSettings, coordinator: Address, port: int) -> tuple[str, ...]:
+    """Where others may try to reach this agent, best first: where the coordinator sees it is where others probably do."""
+    if plane.advertise:
+        return (sockets.join_address(plane.advertise, port),)
+    if plane.listen:
+        return (sockets.join_address(plane.listen, port),)
+    return sockets.advertised(port, sockets.source_address(coordinator.host, coordinator.port), plane.interface)

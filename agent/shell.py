@@ -22,11 +22,13 @@ from horovod.agent.core import AgentCore, AgentInfo
 from horovod.agent.core import events as ev
 from horovod.agent.core import values as v
 from horovod.agent.members import Members
+from horovod.agent.planes.links import LinkFailed, Links
+from horovod.agent.planes.tcp import TcpOptions, TcpPlane
 from horovod.agent.ranks import RankOptions, RankTable
 from horovod.proto import control_pb2, worker_pb2
 from horovod.proto.codec import by_field, unwrap, wrap
 
-__all__ = ["AgentOptions", "AgentOutputs", "AgentShell"]
+__all__ = ["AgentOptions", "AgentOutputs", "AgentShell", "PlaneOptions"]
 
 log = logging.getLogger("horovod.agent")
 
@@ -49,6 +51,14 @@ class AgentOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class PlaneOptions:
+    """How other agents are reached: the links that outlive jobs, and what is told of the plane."""
+
+    links: Links
+    tcp: TcpOptions
+
+
+@dataclass(frozen=True, slots=True)
 class AgentOutputs:
     """Who listens to an agent: the coordinator, and whoever must know of an error inside the agent."""
 
@@ -59,7 +69,7 @@ class AgentOutputs:
 class AgentShell:
     """Not thread-safe: it belongs to the running loop."""
 
-    def __init__(self, options: AgentOptions, outputs: AgentOutputs) -> None:
+    def __init__(self, options: AgentOptions, outputs: AgentOutputs, plane: PlaneOptions | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self._outputs = outputs
         self._events: deque[ev.Event] = deque()
@@ -68,7 +78,15 @@ class AgentShell:
         self._members = Members(self._process_died)
         self._boards = BoardRoom(lambda: self._call_in_loop(ev.Bell()), options.helpers)
         self._ranks = RankTable(options.ranks, self._post)
-        info = AgentInfo(options.name, options.host, options.slots, self._server.address, secrets.token_hex(16))
+        self._plane = plane
+        self._opening: asyncio.Task[None] | None = None
+        info = AgentInfo(
+            options.name,
+            options.host,
+            options.slots,
+            self._server.address,
+            secrets.token_hex(16),
+        )
         self.core = AgentCore(info)
         self._timer: asyncio.TimerHandle | None = None
 
@@ -100,6 +118,7 @@ class AgentShell:
         await self._ranks.close(drain_s)
         if self._timer is not None:
             self._timer.cancel()
+        self._stop_opening()
         self._server.close()
         self._members.close()
         self._boards.close()
@@ -237,7 +256,9 @@ class AgentShell:
         boards = self._boards
         if isinstance(command, ev.BoardCreate):
             found = [self._members.member(connection) for connection in command.connections]
-            boards.create([member for member in found if member is not None])
+            boards.create([member for member in found if member is not None], command.shared)
+        elif isinstance(command, ev.PlaneOpen):
+            self._opening = self._loop.create_task(self._open_plane(command))
         elif isinstance(command, ev.BoardFail):
             boards.fail(command)
         elif isinstance(command, ev.RankDead):
@@ -245,4 +266,29 @@ class AgentShell:
         elif isinstance(command, ev.WatchArrivals):
             boards.watch(command.on)
         elif isinstance(command, ev.BoardClose):
+            self._stop_opening()
             boards.close()
+
+    # ---- other hosts
+
+    async def _open_plane(self, command: ev.PlaneOpen) -> None:
+        plane = self._plane
+        if plane is None:
+            self._post(ev.PlaneLost(command.epoch, command.place, "this agent has no data plane to other hosts"))
+            return
+        try:
+            links = await plane.links.open(command.epoch, command.ring, command.place, command.key)
+            self._boards.connect(
+                lambda board, fds, arena: TcpPlane(board, fds, arena, command, links, plane.tcp, self._post)
+            )
+        except LinkFailed as failed:
+            self._post(ev.PlaneLost(command.epoch, failed.place, failed.text))
+        except native.NativeError as error:
+            self._post(ev.PlaneLost(command.epoch, command.place, str(error)))
+        else:
+            self._post(ev.PlaneReady(command.epoch))
+
+    def _stop_opening(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+            self._opening = None

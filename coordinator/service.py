@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable
@@ -48,6 +49,7 @@ class Service:
         self._embedded = EmbeddedCoordinator(options.config, time.monotonic, handlers)
         self.core = self._embedded.core
         self.core.incarnation = int(time.time())
+        self.core.secret = secrets.token_bytes(32)
         self._last_end: JobEnded | None = None
         self.desk = JobDesk(self, time.monotonic, options.config)
         book = SessionBook(self.core.incarnation, options.peer_timeout_s)

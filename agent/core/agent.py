@@ -7,7 +7,6 @@ connection that it came on, never the agent.  Announcements of one turn travel t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -30,8 +29,6 @@ class AgentInfo:
     secret: str
     quiesce_s: float = 2.0
     silent_s: float = 1.0
-    labels: Mapping[str, str] = field(default_factory=dict)
-    addresses: tuple[str, ...] = ()
 
 
 class Phase(Enum):
@@ -89,8 +86,7 @@ class AgentCore:
 
     def start(self) -> list[ev.Command]:
         """First words to the coordinator."""
-        info = self.info
-        return [ev.ToCoordinator(0, v.Register(info.name, info.host, info.slots, info.labels, info.addresses))]
+        return [ev.ToCoordinator(0, v.Register(self.info.name, self.info.host, self.info.slots))]
 
     def handle(self, event: ev.Event, now: float) -> list[ev.Command]:
         """Commands that follow from the event."""

@@ -50,6 +50,7 @@ class Coordinator:
 
     config: Config = field(default_factory=Config)
     incarnation: int = 1
+    secret: bytes = b""  # keys of epochs are made from it: random, and known to the coordinator alone
     agents: dict[str, Agent] = field(default_factory=dict)
     job: Job | None = None
     epoch: Epoch | None = None
@@ -181,10 +182,10 @@ class Coordinator:
         return Host(name, agent.host, agent.addresses), agent.labels
 
     def _epoch_key(self, number: int) -> bytes:
-        if not self.config.secret:
+        if not self.secret:
             return b""
         text = f"epoch {self.incarnation}/{number}"
-        return hmac.new(self.config.secret, text.encode(), hashlib.sha256).digest()
+        return hmac.new(self.secret, text.encode(), hashlib.sha256).digest()
 
     def _left(self, out: Outbox, record: RankRecord, generation: int) -> None:
         if self.epoch is None or generation != record.generation or not record.move(RankCause.LEFT):

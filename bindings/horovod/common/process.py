@@ -184,9 +184,11 @@ def join_epoch(settings: Settings, sets: Sequence[Sequence[int]]) -> tuple[Proce
 
 def _open_board(process: Process, welcome: worker_pb2.Welcome, descriptors: list[int]) -> Engine:
     try:
-        if len(descriptors) != 1 + welcome.local_size:
+        # Where other hosts take part, the agent's arena comes last: data from them lie in it.
+        expected = 1 + welcome.local_size + (1 if welcome.local_size < welcome.size else 0)
+        if len(descriptors) != expected:
             raise StartError(
-                f"The agent sent {len(descriptors)} descriptors where {1 + welcome.local_size} are expected: "
+                f"The agent sent {len(descriptors)} descriptors where {expected} are expected: "
                 "its version differs from this one."
             )
         return NativeEngine(descriptors[0], process.arena.pointer, welcome.local_rank, descriptors[1:])
