@@ -21,6 +21,7 @@ from horovod.agent.core.tally import Tally
 from horovod.agent.cores import available_cores
 from horovod.agent.helpers import Helpers, helper_count
 from horovod.agent.members import Member, process_state
+from horovod.agent.planes.tcp import TcpPlane
 
 __all__ = ["BoardRoom", "NoBoard"]
 
@@ -28,6 +29,7 @@ _SPIN_NS = 50_000
 _SPIN_CROWDED_NS = 1_000  # more ranks than cores: who spins keeps the others from arriving
 _BELL_MS = 500
 _LOOKED_AT_ONCE = 2048
+_ARENA_BYTES = 256 << 30  # address space; memory where data from other hosts lie
 _COMPLETE = 2  # phase of a round in hvd_round_info
 
 
@@ -42,6 +44,7 @@ class _Block:
     offset: int
     members: tuple[int, ...]
     arrivals: tuple[int, ...] = ()
+    remote: bool = False
 
 
 @dataclass(slots=True)
@@ -51,6 +54,8 @@ class _Room:
     arenas: list[int]
     helpers: Helpers
     books: Books
+    arena: native.Arena | None = None  # for what comes from other hosts
+    plane: TcpPlane | None = None
     blocks: dict[int, _Block] = field(default_factory=dict)
     bell: _BellThread | None = None
     look_from: int = 0
@@ -89,28 +94,38 @@ class BoardRoom:
 
     @property
     def descriptors(self) -> list[int]:
-        """What a Welcome takes along: the board, then the arenas of all local ranks."""
+        """What a Welcome takes along: the board, the arenas of all local ranks, and the agent's if there is one."""
         room = self._require()
-        return [room.board.fd, *room.arenas]
+        return [room.board.fd, *room.arenas, *([room.arena.fd] if room.arena is not None else [])]
 
     def _require(self) -> _Room:
         if self._room is None:
             raise NoBoard("there is no board")
         return self._room
 
-    def create(self, members: Sequence[Member]) -> None:
-        """Makes the board of an epoch."""
+    def create(self, members: Sequence[Member], shared: bool) -> None:
+        """Makes the board of an epoch; ``shared`` with other hosts."""
         self.close()
         count = len(members)
+        arena = native.Arena(_ARENA_BYTES) if shared else None
         arenas = [os.dup(member.arena_fd) for member in members]
         try:
             board = native.Board(count, _SPIN_NS if count <= available_cores() else _SPIN_CROWDED_NS)
         except native.NativeError:
             close_all(arenas)
+            if arena is not None:
+                arena.close()
             raise
         helpers = Helpers(board, arenas, helper_count(count, self._helpers_setting))
-        self._room = _Room(board, list(members), arenas, helpers, Books(self._tally))
+        self._room = _Room(board, list(members), arenas, helpers, Books(self._tally), arena)
         self.view.board, self.view.arenas = board, arenas
+
+    def connect(self, make: Callable[[native.Board, Sequence[int], native.Arena], TcpPlane]) -> None:
+        """The other hosts are reached from now on through the plane that ``make`` gives."""
+        room = self._require()
+        if room.arena is None:
+            raise NoBoard("the board is for this host alone")
+        room.plane = make(room.board, room.arenas, room.arena)
 
     def close(self) -> None:
         """Unmaps the board and lets the arenas go."""
@@ -123,8 +138,12 @@ class BoardRoom:
         if room.bell is not None:
             room.bell.stop()
         room.helpers.stop()
+        if room.plane is not None:
+            room.plane.close()
         room.board.close()
         close_all([room.board.fd, *room.arenas])
+        if room.arena is not None:
+            room.arena.close()
 
     # ---- plans
 
@@ -140,10 +159,14 @@ class BoardRoom:
             nbytes=command.nbytes,
             depth=command.depth,
             members=command.members,
+            flags=native.PlanFlag.REMOTE if command.remote is not None else native.PlanFlag(0),
         )
         room = self._require()
         offset = room.board.plan_add(spec)
-        room.blocks[command.plan] = _Block(offset, command.members, (0,) * len(command.members))
+        if command.remote is not None and room.plane is not None:
+            room.plane.plan_add(offset, command.remote)
+        none_yet = (0,) * len(command.members)
+        room.blocks[command.plan] = _Block(offset, command.members, none_yet, command.remote is not None)
         room.books.opened(command)
         return ev.PlanPlaced(command.plan, offset)
 
@@ -156,13 +179,19 @@ class BoardRoom:
         if not command.read:
             return None
         counts = room.board.plan_arrivals(block.offset, len(block.members))
-        return ev.Arrivals(command.plan, dict(zip(block.members, counts, strict=True)))
+        local = room.board.local_size
+        here = {index: count for index, count in zip(block.members, counts, strict=True) if index < local}
+        return ev.Arrivals(command.plan, here)
 
     def plan_remove(self, command: ev.PlanRemove) -> ev.PlanRemoved:
         """Frees a block if nobody refers to it."""
         room = self._require()
         block = room.blocks[command.plan]
         room.books.arrived(command.plan, room.board.plan_arrivals(block.offset, len(block.members)))
+        if block.remote and room.plane is not None:
+            if not room.plane.plan_remove(command.plan):
+                return ev.PlanRemoved(command.plan, False)
+            block.remote = False
         done = room.board.plan_remove(block.offset)
         if done:
             del room.blocks[command.plan], room.books.accounts[command.plan]
@@ -173,7 +202,10 @@ class BoardRoom:
     def fail(self, command: ev.BoardFail) -> None:
         """Ends the epoch for everybody who sleeps on the board."""
         code = native.Status.CLOSED if command.closed else native.Status.FAILED
-        self._require().board.fail(code, command.text)
+        room = self._require()
+        room.board.fail(code, command.text)
+        if room.plane is not None and not command.closed:
+            room.plane.abort(command.text)
 
     def rank_dead(self, command: ev.RankDead) -> None:
         """Its claims count as ended."""
@@ -231,8 +263,9 @@ class BoardRoom:
         if block is None:
             return None
         arrived, holds = room.board.round_members(info.offset, info.round, len(block.members))
-        missing = tuple(index for index, here in zip(block.members, arrived, strict=True) if not here)
-        holders = tuple(index for index, held in zip(block.members, holds, strict=True) if held)
+        local = range(room.board.local_size)  # others' agents report about the others
+        missing = tuple(i for i, here in zip(block.members, arrived, strict=True) if not here and i in local)
+        holders = tuple(i for i, held in zip(block.members, holds, strict=True) if held and i in local)
         return ev.SeenRound(info.plan_id, info.round, info.age_ns / 1e9, missing, holders)
 
     def _seen_rank(self, room: _Room, index: int) -> ev.SeenRank:

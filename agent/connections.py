@@ -1,7 +1,7 @@
 """The unix socket where ranks meet their agent: framing, descriptors, who may connect.
 
 The address is random and abstract: nothing is left in the file system, whatever ends the agent.  Only processes of the
-same user get in.  Whatever a peer sends, at worst its own connection ends, with a reason in the log.
+same user get in, and of users that were named.  Whatever a peer sends, at worst its own connection ends, with a reason in the log.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ def close_all(descriptors: Sequence[int]) -> None:
 class WorkerServer:
     """Listens on an abstract address that nobody can guess."""
 
-    def __init__(self, sessions: Sessions, uid: int | None = None) -> None:
+    def __init__(self, sessions: Sessions, uid: int | None = None, allowed_uids: frozenset[int] = frozenset()) -> None:
         self._sessions = sessions
         self._uid = os.getuid() if uid is None else uid
+        self._allowed_uids = allowed_uids
         self._loop = asyncio.get_running_loop()
         self._next = 1
         self.connections: dict[int, Connection] = {}
@@ -74,17 +75,26 @@ class WorkerServer:
                 log.warning("A connection could not be accepted: %s", error)
             return
         pid, uid, _ = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-        if uid != self._uid:
-            log.warning(
-                "Refused a connection of process %d: it runs as user %d, this agent as %d.", pid, uid, self._uid
-            )
-            peer.close()
+        if uid != self._uid and uid not in self._allowed_uids:
+            self._turn_away(peer, pid, uid)
             return
         connection = Connection(self._next, peer, pid, self)
         self._next += 1
         self.connections[connection.id] = connection
         self._sessions.opened(connection)
         connection.begin()
+
+    def _turn_away(self, peer: socket.socket, pid: int, uid: int) -> None:
+        """A process of another user hears why; nothing that it sends is read."""
+        reason = (
+            f"Process {pid} runs as user {uid}, the agent of this host as user {self._uid}: only processes of the same "
+            "user can be ranks of its job. Start the job as the user that the program is to run as."
+        )
+        log.warning("Refused a connection: %s", reason)
+        message = worker_pb2.AgentMessage(rejected=worker_pb2.Rejected(reason=reason))
+        with contextlib.suppress(OSError):
+            peer.send(frame(message.SerializeToString()), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+        peer.close()
 
     def received(self, connection: Connection, message: worker_pb2.WorkerMessage) -> None:
         """A connection has a message."""

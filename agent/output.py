@@ -19,7 +19,17 @@ from typing import Protocol
 
 from horovod.agent.lines import LinePrefixer, Tail
 
-__all__ = ["FileTarget", "OutputOptions", "OutputWriter", "RankStream", "Target", "TextTarget"]
+__all__ = [
+    "Dresser",
+    "FileTarget",
+    "Output",
+    "OutputOptions",
+    "OutputWriter",
+    "RankStream",
+    "Target",
+    "TextTarget",
+    "Writer",
+]
 
 _READ_BYTES = 64 << 10
 _BACKLOG_BYTES = 1 << 20
@@ -58,9 +68,40 @@ class TextTarget:
         self._write(data.decode(errors="replace"))
 
 
+class Writer(Protocol):
+    """What carries bytes to targets.  ``put`` never waits; ``written(count, taken)`` comes back on the loop."""
+
+    def put(self, target: Target, data: bytes, written: Callable[[int, bool], None]) -> None: ...
+
+    async def close(self, timeout_s: float | None = None) -> bool: ...
+
+
+class Dresser(Protocol):
+    """What a stream's bytes look like where they go."""
+
+    def feed(self, data: bytes) -> bytes: ...
+
+    def finish(self) -> bytes: ...
+
+
+class Output(Protocol):
+    """Where the output of ranks goes, and in which dress: a console and files here, or a launcher elsewhere."""
+
+    @property
+    def directory(self) -> str: ...
+
+    def writer(self, loop: asyncio.AbstractEventLoop) -> Writer: ...
+
+    def target(self, rank: int, stream: str) -> Target: ...
+
+    def dresser(self, rank: int, stream: str) -> Dresser: ...
+
+    def words(self, text: str) -> tuple[Target, bytes]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """Where the output of ranks goes, and in which dress."""
+    """Output for people: to the console, each line with its origin, and to files."""
 
     stdout: Target = field(default_factory=lambda: FileTarget(1))
     stderr: Target = field(default_factory=lambda: FileTarget(2))
@@ -72,6 +113,22 @@ class OutputOptions:
         """The prefix of a line of this rank, as it is now."""
         fixed = f"[{rank}]<{stream}>:"
         return (lambda: time.asctime() + fixed) if self.timestamps else (lambda: fixed)
+
+    def writer(self, loop: asyncio.AbstractEventLoop) -> OutputWriter:
+        """A thread that writes."""
+        return OutputWriter(loop)
+
+    def target(self, rank: int, stream: str) -> Target:
+        """Of a rank's stream."""
+        return self.stderr if stream == "stderr" else self.stdout
+
+    def dresser(self, rank: int, stream: str) -> LinePrefixer:
+        """Prefixes of a rank's lines."""
+        return LinePrefixer(self.prefix(rank, stream))
+
+    def words(self, text: str) -> tuple[Target, bytes]:
+        """A line of the agent itself."""
+        return self.stderr, f"{self.speaker}: {text}\n".encode()
 
 
 _Piece = tuple[Target, bytes, Callable[[int, bool], None]]
@@ -125,9 +182,9 @@ class RankStream:
     def __init__(
         self,
         descriptor: int,
-        writer: OutputWriter,
+        writer: Writer,
         console: Target,
-        prefixer: LinePrefixer,
+        prefixer: Dresser,
         copy: FileTarget | None,
         on_closed: Callable[[], None],
         on_read: Callable[[int], None] = lambda count: None,

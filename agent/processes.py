@@ -99,7 +99,7 @@ class RankProcess:
         except (OSError, ValueError) as error:
             os.close(control_write)
             os.close(status_read)
-            self._loop.call_soon(self._fail, f"{spec.command[0]} can't be started: {_reason(error)}")
+            self._loop.call_soon(self._fail, _reason(spec, error))
             return
         finally:
             os.close(control_read)
@@ -179,8 +179,10 @@ class RankProcess:
         self._on_gone()
 
 
-def _reason(error: Exception) -> str:
+def _reason(spec: StartSpec, error: Exception) -> str:
+    if spec.directory and not os.path.isdir(spec.directory):
+        return f"its working directory {spec.directory} does not exist there; start the launcher in one that all hosts have"
+    text = str(error)
     if isinstance(error, OSError):
-        where = f" ({error.filename})" if error.filename else ""
-        return f"{error.strerror or error}{where}"
-    return str(error)
+        text = f"{error.strerror or error}" + (f" ({error.filename})" if error.filename else "")
+    return f"{spec.command[0]} can't be started: {text}"

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from horovod.agent.core import events as ev
+from horovod.agent.core.environment import on_host
 from horovod.agent.core.tally import Tally
-from horovod.agent.lines import LinePrefixer
-from horovod.agent.output import FileTarget, OutputOptions, OutputWriter, RankStream
+from horovod.agent.output import FileTarget, Output, OutputOptions, RankStream
 from horovod.agent.processes import Ending, RankProcess, StartSpec
 
 __all__ = ["RankOptions", "RankTable"]
@@ -29,13 +29,12 @@ _LINGER_S = 2.0
 class RankOptions:
     """How ranks are run.  ``extra(rank)`` gives variables and descriptors that only this rank inherits.
 
-    ``raw_environment`` are variables, ``raw_command`` is a command, that are no text and so can't travel in messages.
+    ``host_environment`` is the agent's own, where the job came from another host; None: the job's is complete.
     """
 
-    output: OutputOptions = field(default_factory=OutputOptions)
+    output: Output = field(default_factory=OutputOptions)
     grace_s: float = 5.0
-    raw_environment: Mapping[str, str] = field(default_factory=dict)
-    raw_command: tuple[str, ...] = ()
+    host_environment: Mapping[str, str] | None = None
     extra: Callable[[int], tuple[Mapping[str, str], tuple[int, ...]]] = lambda rank: ({}, ())
     width: int = 1
 
@@ -57,7 +56,7 @@ class RankTable:
         self._options, self._post = options, post
         self._tally = tally or Tally()
         self._loop = asyncio.get_running_loop()
-        self._writer = OutputWriter(self._loop)
+        self._writer = options.output.writer(self._loop)
         self._ranks: dict[int, _Rank] = {}
         self._changed = asyncio.Event()
 
@@ -79,10 +78,11 @@ class RankTable:
             files,
         )
         variables, inherit = self._options.extra(rank)
-        environment = {**self._options.raw_environment, **command.environment, **variables}
+        host = self._options.host_environment
+        environment = {**(command.environment if host is None else on_host(command.environment, host)), **variables}
         process.start(
             StartSpec(
-                self._options.raw_command or command.command,
+                command.command,
                 environment,
                 command.directory,
                 self._options.grace_s,
@@ -109,8 +109,8 @@ class RankTable:
         return RankStream(
             descriptor,
             self._writer,
-            output.stderr if index else output.stdout,
-            LinePrefixer(output.prefix(rank, name)),
+            output.target(rank, name),
+            output.dresser(rank, name),
             FileTarget(files[index]) if files else None,
             lambda: self._stream_closed(rank, name),
             lambda count: self._tally.output_bytes.update({name: count}),
@@ -165,8 +165,8 @@ class RankTable:
 
     def say(self, text: str) -> None:
         """A line of the agent itself, between the lines of ranks."""
-        output = self._options.output
-        self._writer.put(output.stderr, f"{output.speaker}: {text}\n".encode(), lambda _count, _taken: None)
+        target, data = self._options.output.words(text)
+        self._writer.put(target, data, lambda _count, _taken: None)
 
     async def close(self, drain_s: float | None) -> None:
         """Ends what is left, and writes out what the ranks wrote (for at most that long)."""

@@ -24,11 +24,13 @@ from horovod.agent.core import events as ev
 from horovod.agent.core import values as v
 from horovod.agent.core.tally import Tally
 from horovod.agent.members import Members
+from horovod.agent.planes.links import LinkFailed, Links
+from horovod.agent.planes.tcp import TcpOptions, TcpPlane
 from horovod.agent.ranks import RankOptions, RankTable
 from horovod.proto import control_pb2, worker_pb2
 from horovod.proto.codec import by_field, unwrap, wrap
 
-__all__ = ["AgentOptions", "AgentOutputs", "AgentShell"]
+__all__ = ["AgentOptions", "AgentOutputs", "AgentShell", "PlaneOptions"]
 
 log = logging.getLogger("horovod.agent")
 
@@ -40,13 +42,22 @@ _ORDERS = by_field(*v.ORDER_BODIES)
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
-    """What an agent is told when it starts; ``helpers`` is the setting HVD_HELPERS."""
+    """What an agent is told when it starts; ``helpers`` is the setting HVD_HELPERS, ``allowed_uids`` are other users."""
 
     name: str
     host: str
     slots: int
     ranks: RankOptions = field(default_factory=RankOptions)
     helpers: str = ""
+    allowed_uids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneOptions:
+    """How other agents are reached: the links that outlive jobs, and what is told of the plane."""
+
+    links: Links
+    tcp: TcpOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +71,31 @@ class AgentOutputs:
 class AgentShell:
     """Not thread-safe: it belongs to the running loop.  ``tally`` may be that of an earlier shell: its numbers go on."""
 
-    def __init__(self, options: AgentOptions, outputs: AgentOutputs, tally: Tally | None = None) -> None:
+    def __init__(
+        self,
+        options: AgentOptions,
+        outputs: AgentOutputs,
+        plane: PlaneOptions | None = None,
+        tally: Tally | None = None,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._outputs = outputs
         self._events: deque[ev.Event] = deque()
         self._busy = False
-        self._server = WorkerServer(self)
+        self._server = WorkerServer(self, allowed_uids=options.allowed_uids)
         self._members = Members(self._process_died)
         self.tally = tally or Tally()
         self._boards = BoardRoom(lambda: self._call_in_loop(ev.Bell()), options.helpers, self.tally)
         self._ranks = RankTable(options.ranks, self._post, self.tally)
-        info = AgentInfo(options.name, options.host, options.slots, self._server.address, secrets.token_hex(16))
+        self._plane = plane
+        self._opening: asyncio.Task[None] | None = None
+        info = AgentInfo(
+            options.name,
+            options.host,
+            options.slots,
+            self._server.address,
+            secrets.token_hex(16),
+        )
         self.core = AgentCore(info, tally=self.tally)
         self._timer: asyncio.TimerHandle | None = None
 
@@ -89,9 +114,10 @@ class AgentShell:
         """Output of ranks that was read and is not written yet."""
         return self._ranks.backlog_bytes
 
-    def start(self) -> None:
-        """First words to the coordinator; time begins."""
-        self._carry_out(self.core.start())
+    def start(self, registered: bool = False) -> None:
+        """First words to the coordinator, unless it knows this agent already; time begins."""
+        if not registered:
+            self._carry_out(self.core.start())
         self._tick()
 
     def order(self, message: control_pb2.Order) -> None:
@@ -111,6 +137,7 @@ class AgentShell:
         await self._ranks.close(drain_s)
         if self._timer is not None:
             self._timer.cancel()
+        self._stop_opening()
         self._server.close()
         self._members.close()
         self._boards.close()
@@ -248,7 +275,9 @@ class AgentShell:
         boards = self._boards
         if isinstance(command, ev.BoardCreate):
             found = [self._members.member(connection) for connection in command.connections]
-            boards.create([member for member in found if member is not None])
+            boards.create([member for member in found if member is not None], command.shared)
+        elif isinstance(command, ev.PlaneOpen):
+            self._opening = self._loop.create_task(self._open_plane(command))
         elif isinstance(command, ev.BoardFail):
             boards.fail(command)
         elif isinstance(command, ev.RankDead):
@@ -256,4 +285,29 @@ class AgentShell:
         elif isinstance(command, ev.WatchArrivals):
             boards.watch(command.on)
         elif isinstance(command, ev.BoardClose):
+            self._stop_opening()
             boards.close()
+
+    # ---- other hosts
+
+    async def _open_plane(self, command: ev.PlaneOpen) -> None:
+        plane = self._plane
+        if plane is None:
+            self._post(ev.PlaneLost(command.epoch, command.place, "this agent has no data plane to other hosts"))
+            return
+        try:
+            links = await plane.links.open(command.epoch, command.ring, command.place, command.key)
+            self._boards.connect(
+                lambda board, fds, arena: TcpPlane(board, fds, arena, command, links, plane.tcp, self._post)
+            )
+        except LinkFailed as failed:
+            self._post(ev.PlaneLost(command.epoch, failed.place, failed.text))
+        except native.NativeError as error:
+            self._post(ev.PlaneLost(command.epoch, command.place, str(error)))
+        else:
+            self._post(ev.PlaneReady(command.epoch))
+
+    def _stop_opening(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+            self._opening = None

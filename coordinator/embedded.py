@@ -31,7 +31,11 @@ class EmbeddedCoordinator:
 
     def report(self, agent: str, message: control_pb2.AgentReport) -> None:
         """A message of an agent."""
-        self.handle(Report(agent, message.epoch, unwrap(message, _BODIES)))
+        self.handle(self.read(agent, message))
+
+    def read(self, agent: str, message: control_pb2.AgentReport) -> Event:
+        """A message as an event; KeyError or ValueError when it makes no sense."""
+        return Report(agent, message.epoch, unwrap(message, _BODIES))
 
     def handle(self, event: Event) -> None:
         """An event; its commands are carried out before this returns."""

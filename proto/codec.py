@@ -15,9 +15,10 @@ from enum import IntEnum
 from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-__all__ = ["by_field", "fill", "read", "snake", "unwrap", "wrap"]
+__all__ = ["by_field", "fill", "read", "snake", "to_bytes", "to_text", "unwrap", "wrap"]
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -78,6 +79,16 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
+def to_bytes(text: str) -> bytes:
+    """Text of the operating system as it was; bytes that are no UTF-8 are surrogates in the text."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def to_text(data: bytes) -> str:
+    """The other way round."""
+    return data.decode("utf-8", "surrogateescape")
+
+
 # ---- to messages
 
 
@@ -94,21 +105,35 @@ def _writers(kind: type[Any], message: type[Message]) -> tuple[tuple[str, Writer
 def _writer(name: str, field: Any, hint: Any) -> Writer:
     inner = _plain(hint)
     if get_origin(inner) in (dict, Mapping) or inner in (dict, Mapping):
-        return lambda message, value: getattr(message, name).update(value)
+        return _map_writer(name, field.message_type.GetOptions().map_entry)
     if get_origin(inner) is tuple:
-        return _list_writer(name, field.message_type is not None)
+        return _list_writer(name, field)
     if field.message_type is not None:
         return lambda message, value: _write_message(getattr(message, name), value)
     if isinstance(inner, type) and issubclass(inner, IntEnum):
         return lambda message, value: setattr(message, name, int(value))
+    if field.type == FieldDescriptor.TYPE_BYTES and inner is str:
+        return lambda message, value: setattr(message, name, to_bytes(value))
     return lambda message, value: setattr(message, name, value)
 
 
-def _list_writer(name: str, of_messages: bool) -> Writer:
+def _map_writer(name: str, is_map: bool) -> Writer:
+    """A mapping becomes a map, or pairs of name and value in bytes."""
+
+    def write(message: Message, value: Any) -> None:
+        for key, item in value.items():
+            getattr(message, name).add(name=to_bytes(key), value=to_bytes(item))
+
+    return (lambda message, value: getattr(message, name).update(value)) if is_map else write
+
+
+def _list_writer(name: str, field: Any) -> Writer:
+    of_bytes = field.type == FieldDescriptor.TYPE_BYTES
+
     def write(message: Message, values: Any) -> None:
         target = getattr(message, name)
-        if not of_messages:
-            target.extend(values)
+        if field.message_type is None:
+            target.extend(map(to_bytes, values) if of_bytes else values)
             return
         for value in values:
             _write_message(target.add(), value)
@@ -132,7 +157,20 @@ def _write_message(message: Any, value: Any) -> None:
 @_memoized
 def _readers(kind: type[Any], message: type[Message]) -> tuple[tuple[str, Reader], ...]:
     fields = message.DESCRIPTOR.fields_by_name
-    return tuple((name, _reader(hint)) for name, hint in _hints(kind).items() if name in fields)
+    return tuple((name, _field_reader(fields[name], hint)) for name, hint in _hints(kind).items() if name in fields)
+
+
+def _field_reader(field: Any, hint: Any) -> Reader:
+    inner = _plain(hint)
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        if inner is str:
+            return to_text
+        if get_origin(inner) is tuple and get_args(inner)[0] is str:
+            return lambda values: tuple(map(to_text, values))
+    is_mapping = get_origin(inner) in (dict, Mapping)
+    if is_mapping and not field.message_type.GetOptions().map_entry:
+        return lambda values: {to_text(item.name): to_text(item.value) for item in values}
+    return _reader(hint)
 
 
 @_memoized

@@ -76,18 +76,20 @@ class RankHello(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., generation: _Optional[int] = ..., pid: _Optional[int] = ..., process_sets: _Optional[_Iterable[_Union[_worker_pb2.ProcessSet, _Mapping]]] = ..., dynamic_process_sets: bool = ...) -> None: ...
 
 class Announcement(_message.Message):
-    __slots__ = ("rank", "request", "signature", "contested_plan", "contested_round")
+    __slots__ = ("rank", "request", "signature", "contested_plan", "contested_round", "no_room_bytes")
     RANK_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     CONTESTED_PLAN_FIELD_NUMBER: _ClassVar[int]
     CONTESTED_ROUND_FIELD_NUMBER: _ClassVar[int]
+    NO_ROOM_BYTES_FIELD_NUMBER: _ClassVar[int]
     rank: int
     request: int
     signature: _worker_pb2.Signature
     contested_plan: int
     contested_round: int
-    def __init__(self, rank: _Optional[int] = ..., request: _Optional[int] = ..., signature: _Optional[_Union[_worker_pb2.Signature, _Mapping]] = ..., contested_plan: _Optional[int] = ..., contested_round: _Optional[int] = ...) -> None: ...
+    no_room_bytes: int
+    def __init__(self, rank: _Optional[int] = ..., request: _Optional[int] = ..., signature: _Optional[_Union[_worker_pb2.Signature, _Mapping]] = ..., contested_plan: _Optional[int] = ..., contested_round: _Optional[int] = ..., no_room_bytes: _Optional[int] = ...) -> None: ...
 
 class Announcements(_message.Message):
     __slots__ = ("items",)
@@ -313,26 +315,29 @@ class RankPlace(_message.Message):
     cross_size: int
     def __init__(self, rank: _Optional[int] = ..., agent: _Optional[str] = ..., host: _Optional[str] = ..., local_rank: _Optional[int] = ..., local_size: _Optional[int] = ..., cross_rank: _Optional[int] = ..., cross_size: _Optional[int] = ...) -> None: ...
 
+class Variable(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: bytes
+    value: bytes
+    def __init__(self, name: _Optional[bytes] = ..., value: _Optional[bytes] = ...) -> None: ...
+
 class StartRanks(_message.Message):
-    __slots__ = ("command", "environment", "directory", "size", "places")
-    class EnvironmentEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: str
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    __slots__ = ("command", "environment", "directory", "size", "places", "job")
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
-    command: _containers.RepeatedScalarFieldContainer[str]
-    environment: _containers.ScalarMap[str, str]
-    directory: str
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    command: _containers.RepeatedScalarFieldContainer[bytes]
+    environment: _containers.RepeatedCompositeFieldContainer[Variable]
+    directory: bytes
     size: int
     places: _containers.RepeatedCompositeFieldContainer[RankPlace]
-    def __init__(self, command: _Optional[_Iterable[str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., directory: _Optional[str] = ..., size: _Optional[int] = ..., places: _Optional[_Iterable[_Union[RankPlace, _Mapping]]] = ...) -> None: ...
+    job: int
+    def __init__(self, command: _Optional[_Iterable[bytes]] = ..., environment: _Optional[_Iterable[_Union[Variable, _Mapping]]] = ..., directory: _Optional[bytes] = ..., size: _Optional[int] = ..., places: _Optional[_Iterable[_Union[RankPlace, _Mapping]]] = ..., job: _Optional[int] = ...) -> None: ...
 
 class StopRanks(_message.Message):
     __slots__ = ("reason", "grace_s")
@@ -469,3 +474,245 @@ class JobFinished(_message.Message):
     code: int
     text: str
     def __init__(self, code: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
+
+class AgentFrame(_message.Message):
+    __slots__ = ("seq", "ack", "hello", "report", "heartbeat", "goodbye")
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    seq: int
+    ack: int
+    hello: SessionHello
+    report: AgentReport
+    heartbeat: Heartbeat
+    goodbye: Goodbye
+    def __init__(self, seq: _Optional[int] = ..., ack: _Optional[int] = ..., hello: _Optional[_Union[SessionHello, _Mapping]] = ..., report: _Optional[_Union[AgentReport, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
+
+class CoordinatorFrame(_message.Message):
+    __slots__ = ("seq", "ack", "welcome", "order", "heartbeat", "refused")
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    seq: int
+    ack: int
+    welcome: SessionWelcome
+    order: Order
+    heartbeat: Heartbeat
+    refused: SessionRefused
+    def __init__(self, seq: _Optional[int] = ..., ack: _Optional[int] = ..., welcome: _Optional[_Union[SessionWelcome, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., refused: _Optional[_Union[SessionRefused, _Mapping]] = ...) -> None: ...
+
+class SessionHello(_message.Message):
+    __slots__ = ("protocol", "version", "register", "instance", "incarnation", "received")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    REGISTER_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    version: str
+    register: Register
+    instance: str
+    incarnation: int
+    received: int
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., received: _Optional[int] = ...) -> None: ...
+
+class SessionWelcome(_message.Message):
+    __slots__ = ("incarnation", "resumed", "received", "heartbeat_s", "peer_timeout_s")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    RESUMED_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_S_FIELD_NUMBER: _ClassVar[int]
+    PEER_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    resumed: bool
+    received: int
+    heartbeat_s: float
+    peer_timeout_s: float
+    def __init__(self, incarnation: _Optional[int] = ..., resumed: bool = ..., received: _Optional[int] = ..., heartbeat_s: _Optional[float] = ..., peer_timeout_s: _Optional[float] = ...) -> None: ...
+
+class SessionRefused(_message.Message):
+    __slots__ = ("text",)
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    def __init__(self, text: _Optional[str] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Goodbye(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class OutputFrame(_message.Message):
+    __slots__ = ("seq", "hello", "data", "notice", "end")
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    NOTICE_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    seq: int
+    hello: OutputHello
+    data: RankOutput
+    notice: str
+    end: OutputEnd
+    def __init__(self, seq: _Optional[int] = ..., hello: _Optional[_Union[OutputHello, _Mapping]] = ..., data: _Optional[_Union[RankOutput, _Mapping]] = ..., notice: _Optional[str] = ..., end: _Optional[_Union[OutputEnd, _Mapping]] = ...) -> None: ...
+
+class OutputHello(_message.Message):
+    __slots__ = ("protocol", "agent", "instance", "job")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    AGENT_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    agent: str
+    instance: str
+    job: int
+    def __init__(self, protocol: _Optional[int] = ..., agent: _Optional[str] = ..., instance: _Optional[str] = ..., job: _Optional[int] = ...) -> None: ...
+
+class RankOutput(_message.Message):
+    __slots__ = ("rank", "stream", "data")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    stream: int
+    data: bytes
+    def __init__(self, rank: _Optional[int] = ..., stream: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class OutputEnd(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class OutputWord(_message.Message):
+    __slots__ = ("ack", "closed", "over")
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
+    ack: int
+    closed: _containers.RepeatedScalarFieldContainer[int]
+    over: bool
+    def __init__(self, ack: _Optional[int] = ..., closed: _Optional[_Iterable[int]] = ..., over: bool = ...) -> None: ...
+
+class JobFrame(_message.Message):
+    __slots__ = ("submit", "cancel", "output_closed")
+    SUBMIT_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_CLOSED_FIELD_NUMBER: _ClassVar[int]
+    submit: JobSubmit
+    cancel: JobCancel
+    output_closed: OutputClosed
+    def __init__(self, submit: _Optional[_Union[JobSubmit, _Mapping]] = ..., cancel: _Optional[_Union[JobCancel, _Mapping]] = ..., output_closed: _Optional[_Union[OutputClosed, _Mapping]] = ...) -> None: ...
+
+class JobSubmit(_message.Message):
+    __slots__ = ("protocol", "version", "size", "command", "environment", "directory", "wait", "limits", "launcher")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    LAUNCHER_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    version: str
+    size: int
+    command: _containers.RepeatedScalarFieldContainer[bytes]
+    environment: _containers.RepeatedCompositeFieldContainer[Variable]
+    directory: bytes
+    wait: bool
+    limits: JobLimits
+    launcher: str
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., size: _Optional[int] = ..., command: _Optional[_Iterable[bytes]] = ..., environment: _Optional[_Iterable[_Union[Variable, _Mapping]]] = ..., directory: _Optional[bytes] = ..., wait: bool = ..., limits: _Optional[_Union[JobLimits, _Mapping]] = ..., launcher: _Optional[str] = ...) -> None: ...
+
+class JobLimits(_message.Message):
+    __slots__ = ("stall_check_s", "stall_shutdown_s", "deadlock_grace_s", "cache_capacity", "start_warning_s", "start_timeout_s")
+    STALL_CHECK_S_FIELD_NUMBER: _ClassVar[int]
+    STALL_SHUTDOWN_S_FIELD_NUMBER: _ClassVar[int]
+    DEADLOCK_GRACE_S_FIELD_NUMBER: _ClassVar[int]
+    CACHE_CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    START_WARNING_S_FIELD_NUMBER: _ClassVar[int]
+    START_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    stall_check_s: float
+    stall_shutdown_s: float
+    deadlock_grace_s: float
+    cache_capacity: int
+    start_warning_s: float
+    start_timeout_s: float
+    def __init__(self, stall_check_s: _Optional[float] = ..., stall_shutdown_s: _Optional[float] = ..., deadlock_grace_s: _Optional[float] = ..., cache_capacity: _Optional[int] = ..., start_warning_s: _Optional[float] = ..., start_timeout_s: _Optional[float] = ...) -> None: ...
+
+class JobCancel(_message.Message):
+    __slots__ = ("code", "reason", "at_once")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    AT_ONCE_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    reason: str
+    at_once: bool
+    def __init__(self, code: _Optional[int] = ..., reason: _Optional[str] = ..., at_once: bool = ...) -> None: ...
+
+class OutputClosed(_message.Message):
+    __slots__ = ("stream",)
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    stream: int
+    def __init__(self, stream: _Optional[int] = ...) -> None: ...
+
+class JobUpdate(_message.Message):
+    __slots__ = ("accepted", "output", "notice", "ended", "refused")
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    NOTICE_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    accepted: JobAccepted
+    output: RankOutput
+    notice: JobNotice
+    ended: JobEnded
+    refused: JobRefused
+    def __init__(self, accepted: _Optional[_Union[JobAccepted, _Mapping]] = ..., output: _Optional[_Union[RankOutput, _Mapping]] = ..., notice: _Optional[_Union[JobNotice, _Mapping]] = ..., ended: _Optional[_Union[JobEnded, _Mapping]] = ..., refused: _Optional[_Union[JobRefused, _Mapping]] = ...) -> None: ...
+
+class JobAccepted(_message.Message):
+    __slots__ = ("places",)
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    places: _containers.RepeatedCompositeFieldContainer[RankPlace]
+    def __init__(self, places: _Optional[_Iterable[_Union[RankPlace, _Mapping]]] = ...) -> None: ...
+
+class JobNotice(_message.Message):
+    __slots__ = ("text",)
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    def __init__(self, text: _Optional[str] = ...) -> None: ...
+
+class JobEnded(_message.Message):
+    __slots__ = ("code", "text", "rank", "host", "pid", "signal", "last_lines")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    LAST_LINES_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    text: str
+    rank: int
+    host: str
+    pid: int
+    signal: int
+    last_lines: str
+    def __init__(self, code: _Optional[int] = ..., text: _Optional[str] = ..., rank: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., signal: _Optional[int] = ..., last_lines: _Optional[str] = ...) -> None: ...
+
+class JobRefused(_message.Message):
+    __slots__ = ("text",)
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    def __init__(self, text: _Optional[str] = ...) -> None: ...

@@ -6,11 +6,12 @@ Whatever happens in here, the ranks are gone, and their output is written, befor
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from horovod.agent.output import OutputOptions
@@ -21,7 +22,7 @@ from horovod.coordinator.embedded import EmbeddedCoordinator, Handlers
 from horovod.proto import control_pb2
 from horovod.runner.report import JobResult
 
-__all__ = ["Job", "JobSpec", "run_job", "run_job_with_signals"]
+__all__ = ["Job", "JobSpec", "heeded_signals", "run_job", "run_job_with_signals"]
 
 _AGENT = "local"
 _TICK_S = 0.25
@@ -55,13 +56,9 @@ class Job:
         self._cancelled = False
         handlers = Handlers(order=lambda _agent, order: self._agent.order(order), job_ended=self._ended)
         self._coordinator = EmbeddedCoordinator(spec.config, time.monotonic, handlers)
-        self._environment, raw = _split(spec.environment)
-        raw_command = () if all(map(_is_text, spec.command)) else spec.command
         ranks = RankOptions(
             output=spec.output,
             grace_s=spec.config.grace_s,
-            raw_environment=raw,
-            raw_command=raw_command,
             extra=spec.extra,
             width=len(str(spec.size - 1)),
         )
@@ -73,9 +70,8 @@ class Job:
         ticker = self._loop.create_task(self._tick())
         try:
             self._agent.start()
-            command = tuple(word.encode(errors="replace").decode() for word in self._spec.command)
             # No directory: ranks inherit the launcher's, whatever its name is.
-            self._tell(JobSubmitted(self._spec.size, command, self._environment))
+            self._tell(JobSubmitted(self._spec.size, self._spec.command, self._spec.environment))
             return await self._result
         finally:
             ticker.cancel()
@@ -126,42 +122,27 @@ class Job:
             self._result.set_exception(error)
 
 
-def _split(environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Variables that are text, and those that are not and can't travel in messages."""
-    text: dict[str, str] = {}
-    raw: dict[str, str] = {}
-    for name, value in environment.items():
-        (text if _is_text(name + value) else raw)[name] = value
-    return text, raw
-
-
-def _is_text(value: str) -> bool:
-    """Whether it is UTF-8; other bytes of the command line and the environment come as surrogates."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 async def run_job(spec: JobSpec) -> JobResult:
     """Runs a job in this loop."""
     return await Job(spec).run()
 
 
 async def run_job_with_signals(spec: JobSpec) -> JobResult:
-    """The same for a program of its own: SIGINT, SIGTERM and SIGHUP end the job, a second one at once.
-
-    A signal that is ignored (by nohup, or in the background of a script) stays ignored.
-    """
-    loop = asyncio.get_running_loop()
+    """The same for a program of its own: SIGINT, SIGTERM and SIGHUP end the job, a second one at once."""
     job = Job(spec)
+    with heeded_signals(job.cancel):
+        return await job.run()
+
+
+@contextlib.contextmanager
+def heeded_signals(cancel: Callable[[int, str], None]) -> Iterator[None]:
+    """Signals call ``cancel``; one that is ignored (by nohup, or in the background of a script) stays ignored."""
+    loop = asyncio.get_running_loop()
     heeded = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     for number in heeded:
-        reason = f"The launcher was ended by {number.name}."
-        loop.add_signal_handler(number, job.cancel, 128 + number, reason)
+        loop.add_signal_handler(number, cancel, 128 + number, f"The launcher was ended by {number.name}.")
     try:
-        return await job.run()
+        yield
     finally:
         for number in heeded:
             loop.remove_signal_handler(number)

@@ -11,18 +11,23 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import horovod
 from horovod.agent.output import OutputOptions
 from horovod.coordinator.core import Config
+from horovod.proto.security import SecurityProblem, TlsFiles, is_loopback, load_security, load_token, parse_address
 from horovod.runner.check_build import check_build
-from horovod.runner.environment import inherited
+from horovod.runner.environment import inherited, quiet_grpc, secrets_of
 from horovod.runner.hosts import HostInfo, local_slots, parse_host_files, parse_hosts
 from horovod.runner.job import JobSpec, run_job_with_signals
 from horovod.runner.report import JobResult, failure_text, write_record
 from horovod.runner.settings import UsageProblem, environment_notes, notes_of, parse_args, variables_of
+
+if TYPE_CHECKING:
+    from horovod.runner.remote import RemoteSpec
 
 __all__ = [
     "check_build",
@@ -34,6 +39,7 @@ __all__ = [
     "open_standard_descriptors",
     "output_directory",
     "parse_args",
+    "remote_spec",
     "report",
     "run_commandline",
     "say",
@@ -78,18 +84,59 @@ def _run(arguments: argparse.Namespace) -> int:
     start_logging(environment, bool(arguments.verbose))
     for note in [*notes_of(arguments), *environment_notes()]:
         say(note)
-    spec = job_spec(arguments, environment)
+    output = OutputOptions(
+        timestamps=bool(arguments.prefix_output_with_timestamp),
+        directory=output_directory(arguments.output_filename),
+    )
     try:
-        result = asyncio.run(run_job_with_signals(spec))
+        result = asyncio.run(_job(arguments, environment, output))
+    except UsageProblem:
+        raise
     except Exception as error:
         log.exception("The launcher itself failed.")
         result = JobResult(1, f"The launcher itself failed: {error!r}. Please report this.")
     if result.code != 0:
-        report(result, spec.output.directory)
+        report(result, output.directory)
     return result.code
 
 
-def job_spec(arguments: argparse.Namespace, environment: Mapping[str, str]) -> JobSpec:
+def _job(
+    arguments: argparse.Namespace, environment: Mapping[str, str], output: OutputOptions
+) -> Coroutine[None, None, JobResult]:
+    """The job, here or elsewhere."""
+    if not arguments.coordinator:
+        return run_job_with_signals(job_spec(arguments, environment, output))
+    quiet_grpc()
+    from horovod.runner.remote import run_remote_job  # loads grpc, which a local job does without
+
+    return run_remote_job(remote_spec(arguments, environment, output))
+
+
+def remote_spec(arguments: argparse.Namespace, environment: Mapping[str, str], output: OutputOptions) -> RemoteSpec:
+    """The job for a coordinator elsewhere; UsageProblem where address, token or certificates can't be used."""
+    from horovod.runner.remote import RemoteSpec
+
+    try:
+        files = TlsFiles(arguments.tls_cert or "", arguments.tls_key or "", arguments.tls_ca or "")
+        secret = load_token(arguments.token_file or "", secrets_of())
+        address = parse_address(arguments.coordinator, "--coordinator")
+        is_loopback(address.host)  # a name that nobody knows is told now
+        security = load_security(secret, files)
+    except SecurityProblem as problem:
+        raise UsageProblem(str(problem)) from problem
+    return RemoteSpec(
+        coordinator=address,
+        security=security,
+        size=arguments.num_proc,
+        command=tuple(arguments.command),
+        environment=environment,
+        wait=bool(arguments.wait),
+        limits=coordinator_config(environment, arguments.start_timeout),
+        output=output,
+    )
+
+
+def job_spec(arguments: argparse.Namespace, environment: Mapping[str, str], output: OutputOptions) -> JobSpec:
     """The job; UsageProblem where hosts or folders can't be used."""
     return JobSpec(
         size=arguments.num_proc,
@@ -97,10 +144,7 @@ def job_spec(arguments: argparse.Namespace, environment: Mapping[str, str]) -> J
         environment=environment,
         slots=local_slots(hosts_of(arguments), arguments.num_proc),
         config=coordinator_config(environment, arguments.start_timeout),
-        output=OutputOptions(
-            timestamps=bool(arguments.prefix_output_with_timestamp),
-            directory=output_directory(arguments.output_filename),
-        ),
+        output=output,
         helpers=environment.get("HVD_HELPERS", ""),
     )
 

@@ -68,6 +68,12 @@ def _refused(reason: str, *names: str, n: int = 1, value: bool | None = None) ->
 OPTIONS: tuple[Option, ...] = (
     Option(("-np", "--num-proc"), "number of ranks", type=int, metavar="N"),
     _switch("--verbose", "say what the launcher does"),
+    Option(("--coordinator",), "run on the agents of this hvd-coordinator, not on this host", metavar="HOST:PORT"),
+    _switch("--wait", "with --coordinator: queue behind other jobs, and wait for agents"),
+    Option(("--token-file",), "with --coordinator: holds the token (HVD_TOKEN_FILE, HVD_TOKEN)", metavar="FILE"),
+    Option(("--tls-ca",), "with --coordinator: the authority that has signed its certificate", metavar="FILE"),
+    Option(("--tls-cert",), "with --coordinator: certificate to show to it", metavar="FILE"),
+    Option(("--tls-key",), "with --coordinator: its key", metavar="FILE"),
     Option(("--config-file",), "YAML file with settings; options on the command line win", metavar="FILE"),
     Option(
         ("--output-filename",),

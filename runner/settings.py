@@ -86,10 +86,24 @@ def _check_whole(arguments: argparse.Namespace) -> None:
         raise UsageProblem(f"num_proc={arguments.num_proc} must be >= 1")
     if not arguments.command:
         raise UsageProblem("say what to run: horovodrun -np 2 python train.py")
+    _check_remote(arguments)
     if arguments.log_level is not None:
         arguments.log_level = arguments.log_level.upper()
         if arguments.log_level not in _LEVELS:
             raise UsageProblem(f"log_level={arguments.log_level} must be one of {', '.join(_LEVELS)}")
+
+
+_REMOTE_ONLY = ("wait", "token_file", "tls_ca", "tls_cert", "tls_key")
+
+
+def _check_remote(arguments: argparse.Namespace) -> None:
+    if arguments.coordinator:
+        if arguments.hosts or arguments.hostfile:
+            raise UsageProblem("-H and --hostfile can't be used with --coordinator: its agents say where ranks run")
+        return
+    alone = [name for name in _REMOTE_ONLY if getattr(arguments, name) is not None]
+    if alone:
+        raise UsageProblem(f"--{alone[0].replace('_', '-')} needs --coordinator")
 
 
 # ---- the settings file

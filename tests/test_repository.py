@@ -113,7 +113,14 @@ READERS = {
     "bindings/horovod/common/config.py": "Read by a rank",
     "runner/launch.py": "Read by the launcher",
 }
-MAY_TOUCH = {"bindings/horovod/common/config.py", "runner/environment.py", "runner/settings.py", "runner/run_task.py"}
+MAY_TOUCH = {  # one place for each kind of process
+    "agent/cli.py",
+    "bindings/horovod/common/config.py",
+    "coordinator/cli.py",
+    "runner/environment.py",
+    "runner/run_task.py",
+    "runner/settings.py",
+}
 VARIABLE = re.compile(r"(?:HOROVOD|HVD)_[A-Z0-9_]+")
 
 

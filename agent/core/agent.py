@@ -7,7 +7,6 @@ connection that it came on, never the agent.  Announcements of one turn travel t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -31,8 +30,6 @@ class AgentInfo:
     secret: str
     quiesce_s: float = 2.0
     silent_s: float = 1.0
-    labels: Mapping[str, str] = field(default_factory=dict)
-    addresses: tuple[str, ...] = ()
 
 
 class Phase(Enum):
@@ -91,8 +88,7 @@ class AgentCore:
 
     def start(self) -> list[ev.Command]:
         """First words to the coordinator."""
-        info = self.info
-        return [ev.ToCoordinator(0, v.Register(info.name, info.host, info.slots, info.labels, info.addresses))]
+        return [ev.ToCoordinator(0, v.Register(self.info.name, self.info.host, self.info.slots))]
 
     def handle(self, event: ev.Event, now: float) -> list[ev.Command]:
         """Commands that follow from the event."""
@@ -263,7 +259,8 @@ class AgentCore:
         if isinstance(body, v.StartRanks):
             return self._start_ranks(body)
         if isinstance(body, v.StopRanks):
-            return [ev.EndProcess(rank) for rank, slot in self.slots.items() if slot.running]
+            kill = body.grace_s <= 0
+            return [ev.EndProcess(rank, kill) for rank, slot in self.slots.items() if slot.running]
         if isinstance(body, v.EpochStart):
             return self._epoch_start(event.epoch, body)
         if isinstance(body, v.RankRejected):

@@ -84,7 +84,8 @@ class Epoch:
         if self.ended is not None:
             return [ev.ToRank(self.sessions[rank], v.Refused(body.request, self.ended))]
         self.names[rank, body.request] = body.signature.name
-        item = v.Announcement(rank, body.request, body.signature, body.contested_plan, body.contested_round)
+        contest = (body.contested_plan, body.contested_round)
+        item = v.Announcement(rank, body.request, body.signature, *contest, body.no_room_bytes)
         return [self.report(v.Announcements((item,)))]
 
     def _acknowledged(self, rank: int, plans: tuple[int, ...]) -> list[ev.Command]:

@@ -27,6 +27,7 @@ class ErrorKind(IntEnum):
     SHUT_DOWN = 3
     LOST = 4
     STALLED = 5
+    NO_ROOM = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,7 @@ class Announce:
     signature: Signature
     contested_plan: int = 0
     contested_round: int = 0
+    no_room_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +296,7 @@ class Announcement:
     signature: Signature
     contested_plan: int = 0
     contested_round: int = 0
+    no_room_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -459,6 +462,7 @@ class StartRanks:
     directory: str
     size: int
     places: tuple[RankPlace, ...]
+    job: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,17 @@ import socket
 
 import psutil
 
-__all__ = ["accept", "advertised", "connect", "listen", "receive", "send", "split_address"]
+__all__ = [
+    "accept",
+    "advertised",
+    "connect",
+    "join_address",
+    "listen",
+    "receive",
+    "send",
+    "source_address",
+    "split_address",
+]
 
 _BACKLOG = 1024
 _USER_TIMEOUT_MS = 10_000
@@ -23,7 +33,8 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _join(host: str, port: int) -> str:
+def join_address(host: str, port: int) -> str:
+    """``host:port``, with brackets where the host needs them."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -72,7 +83,16 @@ def advertised(port: int, first: str = "", interface: str = "") -> tuple[str, ..
     ]
     usable = [host for host in hosts if "%" not in host]  # link-local addresses mean nothing to another host
     usable.sort(key=lambda host: (host != first, ipaddress.ip_address(host).is_loopback, ":" in host))
-    return tuple(_join(host, port) for host in dict.fromkeys(usable))
+    return tuple(join_address(host, port) for host in dict.fromkeys(usable))
+
+
+def source_address(host: str, port: int) -> str:
+    """The address of this host that packets to the other one leave from; "" when there is no way.  Nothing is sent."""
+    for family, kind, protocol, _, where in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
+        with socket.socket(family, kind, protocol) as sock, contextlib.suppress(OSError):
+            sock.connect(where)
+            return str(sock.getsockname()[0])
+    return ""
 
 
 async def connect(address: str) -> socket.socket:

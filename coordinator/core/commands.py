@@ -24,6 +24,7 @@ class StartRanks:
     directory: str
     size: int
     places: tuple[RankPlace, ...]
+    job: int
 
 
 @dataclass(frozen=True, slots=True)

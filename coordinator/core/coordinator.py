@@ -37,7 +37,7 @@ from horovod.coordinator.core.values import Error, ErrorKind, ProcessSet
 
 @dataclass(slots=True)
 class Agent:
-    """A registered agent."""
+    """A registered agent; ``addresses`` are those of its data plane."""
 
     host: str
     slots: int
@@ -51,11 +51,13 @@ class Coordinator:
 
     config: Config = field(default_factory=Config)
     incarnation: int = 1
+    secret: bytes = b""  # keys of epochs are made from it: random, and known to the coordinator alone
     agents: dict[str, Agent] = field(default_factory=dict)
     job: Job | None = None
     epoch: Epoch | None = None
     epochs: int = 0
     ring: Ring | None = None
+    jobs: int = 0
     stale: int = 0
     handled: int = 0
     tally: Tally = field(default_factory=Tally)
@@ -183,10 +185,10 @@ class Coordinator:
         return Host(name, agent.host, agent.addresses), agent.labels
 
     def _epoch_key(self, number: int) -> bytes:
-        if not self.config.secret:
+        if not self.secret:
             return b""
         text = f"epoch {self.incarnation}/{number}"
-        return hmac.new(self.config.secret, text.encode(), hashlib.sha256).digest()
+        return hmac.new(self.secret, text.encode(), hashlib.sha256).digest()
 
     def _left(self, out: Outbox, record: RankRecord, generation: int) -> None:
         if self.epoch is None or generation != record.generation or not record.move(RankCause.LEFT):
@@ -259,8 +261,11 @@ class Coordinator:
         if job.stopping:
             return
         job.stopping, job.stop_at = True, None
+        self._order_stop(out, job, reason, self.config.grace_s)
+
+    def _order_stop(self, out: Outbox, job: Job, reason: str, grace_s: float) -> None:
         for agent in dict.fromkeys(place.agent for place in job.places):
-            out.send(agent, StopRanks(reason, self.config.grace_s))
+            out.send(agent, StopRanks(reason, grace_s))
 
     def _finish(self, out: Outbox, job: Job) -> None:
         if not job.is_over:
@@ -288,11 +293,13 @@ class Coordinator:
             self.tally.job_ends["refused"] += 1
             out.commands.append(JobEnded(1, placed, cause=out.cause))
             return
+        self.jobs += 1
+        self.config = event.limits or self.config
         records = [RankRecord(place) for place in placed]
         self.job = Job(event.size, event.command, event.environment, event.directory, records)
         for name in dict.fromkeys(place.agent for place in placed):
             mine = tuple(place for place in placed if place.agent == name)
-            out.send(name, StartRanks(event.command, event.environment, event.directory, event.size, mine))
+            out.send(name, StartRanks(event.command, event.environment, event.directory, event.size, mine, self.jobs))
 
     def _cancel(self, out: Outbox, event: ev.JobCancelled) -> None:
         if self.job is None:
@@ -300,6 +307,8 @@ class Coordinator:
         if self.job.cancelled is None:
             self.job.cancelled = (event.code, event.reason)
         self._stop(out, self.job, event.reason)
+        if event.at_once:
+            self._order_stop(out, self.job, event.reason, 0.0)
 
     def _agent_lost(self, out: Outbox, event: ev.AgentLost, now: float) -> None:
         agent = self.agents.pop(event.agent, None)

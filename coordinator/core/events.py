@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from horovod.coordinator.core.config import Config
 from horovod.coordinator.core.values import (
     Announcement,
     BlockedOn,
@@ -192,20 +193,22 @@ class AgentLost:
 
 @dataclass(frozen=True, slots=True)
 class JobSubmitted:
-    """Somebody wants ``size`` ranks of a command."""
+    """Somebody wants ``size`` ranks of a command; ``limits`` are the job's own, None: those of the coordinator."""
 
     size: int
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     directory: str = ""
+    limits: Config | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class JobCancelled:
-    """The job must end now, with this exit code (128 + signal of the launcher)."""
+    """The job must end now, with this exit code (128 + signal of the launcher); ``at_once``: without grace."""
 
     code: int
     reason: str
+    at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)

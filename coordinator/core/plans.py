@@ -19,6 +19,7 @@ from horovod.coordinator.core.tally import Tally
 from horovod.coordinator.core.values import Kind, RankCount, RankRequest, Signature
 
 INCARNATION_SHIFT = 40
+INCARNATION_MASK = (1 << 24) - 1  # ids have 64 bits; incarnations are seconds of the clock where there are several
 YOUNG_S = 1.0  # a plan this young has perhaps not been used yet
 SMALLEST_CAPACITY = 16  # below it plans would leave before their first round; so 0 means: negotiate nearly every time
 
@@ -100,7 +101,7 @@ class Plans:
         """A new plan for these requests (rank -> request); evicts others when there are too many."""
         self.made += 1
         self.tally.plans_made += 1
-        plan_id = (self.incarnation << INCARNATION_SHIFT) | self.made
+        plan_id = ((self.incarnation & INCARNATION_MASK) << INCARNATION_SHIFT) | self.made
         agents = tuple(dict.fromkeys(self.agent_of[rank] for rank in members))
         plan = Plan(plan_id, signature, members, agents, now)
         self.table[plan_id] = plan

@@ -39,7 +39,15 @@ struct hvd_engine {
 
   hvd_status reduce_bound(uint64_t offset, const hvd_segment &segment, uint32_t flags, uint64_t tag, hvd_op *out);
   hvd_status reduce(const hvd_segment *segments, uint32_t n, uint32_t flags, uint64_t tag, hvd_op *out);
-  hvd_status pull(const hvd_segment *segments, uint32_t n, const int64_t *meta, uint32_t n_meta, uint64_t tag, hvd_op *out);
+  struct Publication {  // what a pull op offers
+    const hvd_segment *segments;
+    uint32_t n;
+    const int64_t *meta;
+    uint32_t n_meta;
+    const hvd_span *reads;
+    uint32_t n_reads;
+  };
+  hvd_status pull(const Publication &what, uint64_t tag, hvd_op *out);
   hvd_status bind(hvd_op handle, uint64_t offset, uint64_t *round);
   hvd_status unbind(hvd_op handle);
   hvd_status wait(hvd_op handle, uint64_t timeout_ns);
@@ -81,8 +89,7 @@ struct hvd_engine {
   bool stage_whole(hvd::Op *op);
   bool stage_reduce(hvd::Op *op);
   hvd_status submit_reduce(Call &call, const hvd_segment *segments, uint32_t n, uint32_t flags, uint64_t tag);
-  hvd_status submit_pull(Call &call, const hvd_segment *segments, uint32_t n, const int64_t *meta, uint32_t n_meta,
-                         uint64_t tag);
+  hvd_status submit_pull(Call &call, const Publication &what, uint64_t tag);
   hvd_status finish_submit(Call &call, hvd_status status, hvd_op *out);
 
   // bind.cc
@@ -129,6 +136,7 @@ struct hvd_engine {
   bool help_some(Lock &lock, hvd::Op *first, uint32_t most_chunks);
 
   // pull.cc
+  const hvd::Mapping *arena_of(const hvd::PlanView &view, uint32_t member) const;
   bool source(const hvd::Op &op, uint32_t member, uint64_t offset, uint64_t bytes, const char **at) const;
 
   hvd_arena *arena_;

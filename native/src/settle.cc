@@ -29,6 +29,8 @@ void hvd_engine::settle_arrived(Op *op, hvd_status epoch) {
     case Phase::kComplete:
       return settle_complete(op);
     case Phase::kMissing:
+      // All here have arrived and others have not: when an epoch closes, their data may be on the way.
+      if (epoch == HVD_E_CLOSED && !op->cancelled && hvd::locals_have_arrived(plan.view, op->round)) return;
       if (give_up && hvd::close_unopened(site(plan), op->round, hvd::kCancelled)) leave_round(op, epoch);
       return;
     case Phase::kWithdrawn:
@@ -56,7 +58,7 @@ void hvd_engine::settle_complete(Op *op) {
 // The round is closed to claims.  It is left when no chunk is held any more: until then others may write to our memory.
 void hvd_engine::leave_round(Op *op, hvd_status epoch) {
   const BoundPlan &plan = *op->plan;
-  if (board.has_holder(plan.view.offset, op->round)) return;
+  if (hvd::round_has_holder(site(plan), op->round)) return;
   if (hvd::phase_of(plan.view, op->round) == Phase::kComplete) return settle_complete(op);
   drop_active(op);
   forget_round(op);

@@ -12,6 +12,11 @@
 
 using world::Host;
 
+static bool lost_threads = false;  // forked while other threads ran: their stacks are no roots any more
+
+// Asked by the leak checker as a process ends; a child without its threads would report what only they refer to.
+extern "C" int __lsan_is_turned_off() { return lost_threads ? 1 : 0; }
+
 namespace {
 
 constexpr uint64_t kCount = 500000, kBytes = kCount * 4;  // enough for a window
@@ -32,10 +37,11 @@ int mappings_of(const std::string &name) {
   return found;
 }
 
-void fork_child(bool by_exit, int own_arenas) {
+void fork_child(bool by_exit, int own_arenas, bool with_threads = false) {
   pid_t child = fork();
   CHECK(child >= 0);
   if (child == 0) {
+    lost_threads = with_threads;
     CHECK_EQUAL(mappings_of("hvd-board"), 0);
     CHECK_EQUAL(mappings_of("hvd-arena"), own_arenas);
     if (!by_exit) _exit(0);
@@ -102,7 +108,7 @@ void test_fork_while_a_thread_runs_rounds() {
     ranks.emplace_back([&, rank] {
       for (uint32_t round = 0; round < kRounds; ++round) check_round(engines[rank], plan, &data[rank], round % 2);
     });
-  for (int i = 0; i < 10; ++i) fork_child(i % 2 != 0, 2);
+  for (int i = 0; i < 10; ++i) fork_child(i % 2 != 0, 2, true);
   for (std::thread &rank : ranks) rank.join();
   for (hvd_engine *engine : engines) hvd_engine_close(engine);
 }

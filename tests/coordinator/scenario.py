@@ -67,7 +67,8 @@ def show(command: Command) -> str:
 def _fields(value: Any, skip: str = "") -> str:
     parts = [type(value).__name__]
     for field in dataclasses.fields(value):
-        if field.name != skip and getattr(value, field.name) != b"":
+        # A scenario has few jobs, one after the other, and one secret.
+        if field.name not in ("job", "key", skip):
             parts.append(f"{field.name}={_value(field.name, getattr(value, field.name))}")
     return " ".join(parts)
 

@@ -6,6 +6,7 @@ exit sends nothing: the parent's membership is never touched.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -152,6 +153,10 @@ def _say_hello(settings: Settings, process: Process, sets: Sequence[Sequence[int
     pidfd = os.pidfd_open(os.getpid())
     try:
         session.send(_hello(settings, process, sets), [pidfd, process.arena.fd])
+    except AgentLostError:
+        with contextlib.suppress(AgentLostError):
+            _await_welcome(session)  # an agent that turns a process away says why, and does not listen
+        raise
     finally:
         os.close(pidfd)
     return session
@@ -179,9 +184,11 @@ def join_epoch(settings: Settings, sets: Sequence[Sequence[int]]) -> tuple[Proce
 
 def _open_board(process: Process, welcome: worker_pb2.Welcome, descriptors: list[int]) -> Engine:
     try:
-        if len(descriptors) != 1 + welcome.local_size:
+        # Where other hosts take part, the agent's arena comes last: data from them lie in it.
+        expected = 1 + welcome.local_size + (1 if welcome.local_size < welcome.size else 0)
+        if len(descriptors) != expected:
             raise StartError(
-                f"The agent sent {len(descriptors)} descriptors where {1 + welcome.local_size} are expected: "
+                f"The agent sent {len(descriptors)} descriptors where {expected} are expected: "
                 "its version differs from this one."
             )
         return NativeEngine(descriptors[0], process.arena.pointer, welcome.local_rank, descriptors[1:])

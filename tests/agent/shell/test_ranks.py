@@ -90,9 +90,9 @@ def test_a_pipe_that_a_stranger_holds_does_not_hold_up_the_end(monkeypatch: pyte
 
 def test_only_this_rank_gets_its_extras_and_the_report_has_the_last_lines() -> None:
     async def run() -> tuple[bytes, ev.ProcessEnded]:
-        story = Story(extra=lambda rank: ({"OWN": f"of {rank}"}, ()), raw_environment={"RAW": os.fsdecode(b"\xff")})
+        story = Story(extra=lambda rank: ({"OWN": f"of {rank}"}, ()), host_environment={"TMPDIR": os.fsdecode(b"\xff")})
         story.console.go.set()
-        story.start('echo "$OWN"; printf "$RAW" | od -An -tx1; echo last >&2; exit 1')
+        story.start('echo "$OWN"; printf "$TMPDIR" | od -An -tx1; echo last >&2; exit 1')
         ended = await story.ended()
         story.table.say("a word")
         await story.table.close(None)

@@ -1,0 +1,275 @@
+"""The agent's side of its session with the coordinator: when to dial, when to go on, when the session is over.
+
+Owns the session's life, not its frames.  A broken stream is dialled again, after pauses that grow and vary, and the session
+goes on if the coordinator still has it.  It is over when the coordinator has begun a new one, or was silent for so long that it
+has given this agent up: then ranks are ended, as nobody would ever tell them to stop.  An older coordinator than the one
+that was last seen is not obeyed.  Clock and chance are arguments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+PROTOCOL = 1
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 5.0
+_GROWTH = 2.0
+_ANSWER_S = 10.0  # a Hello must be answered in this time
+_OWN_PAUSE_S = 2.0  # ticks come much more often: whoever ticks later was stopped
+_LEEWAY_S = 5.0  # so long after the coordinator's time-out an agent waits before it ends its ranks
+
+
+class Phase(Enum):
+    """See TRANSITIONS."""
+
+    PAUSING = "pausing"
+    DIALLING = "dialling"
+    UP = "up"
+    REFUSED = "refused"
+
+
+class Cause(Enum):
+    """What moves the connection on."""
+
+    DIAL = "time to dial"
+    WELCOME = "SessionWelcome"
+    REFUSAL = "SessionRefused at the first try"
+    BREAK = "stream broken or given up"
+
+
+TRANSITIONS: dict[Phase, dict[Cause, Phase]] = {
+    Phase.PAUSING: {Cause.DIAL: Phase.DIALLING},
+    Phase.DIALLING: {
+        Cause.WELCOME: Phase.UP,
+        Cause.REFUSAL: Phase.REFUSED,
+        Cause.BREAK: Phase.PAUSING,
+    },
+    Phase.UP: {Cause.BREAK: Phase.PAUSING},
+    Phase.REFUSED: {},
+}
+
+
+# ---- events
+
+
+@dataclass(frozen=True, slots=True)
+class Dialled:
+    """The pause is over, a stream is being opened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Welcomed:
+    """The coordinator's answer to a Hello."""
+
+    incarnation: int
+    resumed: bool
+    peer_timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The coordinator does not want this agent."""
+
+    text: str
+    chance: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A frame came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The stream is over, or could not be opened; ``chance`` is a random number from 0 to 1.
+
+    ``confused``: the two sides count differently, so the session can't go on either.
+    """
+
+    reason: str
+    chance: float = 0.0
+    confused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = Dialled | Welcomed | Refused | Heard | Broken | Tick
+
+
+# ---- commands
+
+
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """Open a stream after this pause."""
+
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class HangUp:
+    """End the stream; Broken follows."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A new session: nothing of an older one counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """The session goes on: what is not confirmed is sent again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """The session is over: end its ranks."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Something for the log."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """This agent can't be used; the text says what to do."""
+
+    text: str
+
+
+Command = Dial | HangUp | Begin | Resume | Abandon | Tell | GiveUp
+
+
+@dataclass(slots=True)
+class Uplink:
+    """``incarnation``: of the coordinator whose session this is, 0 without one; ``newest`` of all that were seen."""
+
+    phase: Phase = Phase.PAUSING
+    incarnation: int = 0
+    newest: int = 0
+    peer_timeout_s: float = 10.0
+    tries: int = 0
+    heard_at: float = 0.0
+    dialled_at: float = 0.0
+    ticked_at: float | None = None
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        """Commands that follow from the event."""
+        if isinstance(event, Dialled):
+            self._move(Cause.DIAL)
+            self.dialled_at = now
+            return []
+        if isinstance(event, Welcomed):
+            return self._welcomed(event, now)
+        if isinstance(event, Refused):
+            return self._refused(event)
+        if isinstance(event, Heard):
+            self.heard_at, self.tries = now, 0
+            return []
+        if isinstance(event, Broken):
+            over = self._abandon(event.reason) if event.confused else []
+            return [*over, *self._broken(event.reason, event.chance)]
+        return self._tick(now)
+
+    def _move(self, cause: Cause) -> bool:
+        after = TRANSITIONS[self.phase].get(cause)
+        self.phase = after or self.phase
+        return after is not None
+
+    def _welcomed(self, event: Welcomed, now: float) -> list[Command]:
+        if self.phase is not Phase.DIALLING:
+            return []
+        if event.incarnation < self.newest:
+            return [
+                HangUp(f"the coordinator has incarnation {event.incarnation}, a newer one ({self.newest}) was seen")
+            ]
+        if event.resumed and event.incarnation != self.incarnation:
+            return [HangUp("the coordinator wants to go on with a session that there is not")]
+        self._move(Cause.WELCOME)
+        self.heard_at, self.peer_timeout_s = now, event.peer_timeout_s
+        if event.resumed:
+            return [Tell("The session with the coordinator goes on."), Resume()]
+        over: list[Command] = []
+        if self.incarnation:
+            same = event.incarnation == self.incarnation
+            reason = "the coordinator has given this agent up" if same else "the coordinator was started anew"
+            over = [Abandon(reason)]
+        self.incarnation = self.newest = event.incarnation
+        return [*over, Begin()]
+
+    def _refused(self, event: Refused) -> list[Command]:
+        if self.newest == 0 and self._move(Cause.REFUSAL):
+            return [GiveUp(event.text)]
+        return [Tell(event.text), *self._broken("", event.chance, longest=True)]
+
+    def _broken(self, reason: str, chance: float, longest: bool = False) -> list[Command]:
+        if not self._move(Cause.BREAK):
+            return []
+        pause = _LONGEST_PAUSE_S if longest else min(_FIRST_PAUSE_S * _GROWTH**self.tries, _LONGEST_PAUSE_S)
+        self.tries += 1
+        said = (
+            [Tell(f"The coordinator can't be reached: {reason}. Trying again.")] if self.tries == 1 and reason else []
+        )
+        return [*said, Dial(pause * (0.5 + chance / 2))]
+
+    def _tick(self, now: float) -> list[Command]:
+        own_pause = now - self.ticked_at if self.ticked_at is not None else 0.0
+        self.ticked_at = now
+        if own_pause > _OWN_PAUSE_S:
+            self.heard_at += own_pause
+            self.dialled_at += own_pause
+        silent_s = now - self.heard_at
+        if self.phase is Phase.DIALLING and now - self.dialled_at > _ANSWER_S:
+            return [HangUp(f"it did not answer for {_ANSWER_S:g} s"), *self._orphaned(silent_s)]
+        if self.phase is Phase.UP and silent_s > self.peer_timeout_s:
+            return [HangUp(f"it was silent for {self.peer_timeout_s:g} s"), *self._orphaned(silent_s)]
+        return self._orphaned(silent_s)
+
+    def _orphaned(self, silent_s: float) -> list[Command]:
+        if silent_s <= self.peer_timeout_s + _LEEWAY_S:
+            return []
+        return self._abandon(f"the coordinator was silent for {silent_s:.0f} s")
+
+    def _abandon(self, reason: str) -> list[Command]:
+        known, self.incarnation = self.incarnation, 0
+        return [Abandon(reason)] if known else []
+
+    def check_invariants(self) -> None:
+        """Raises AssertionError when the book is wrong."""
+        assert self.incarnation in (0, self.newest)
+        assert self.phase is not Phase.UP or self.newest > 0
+
+
+__all__ = [
+    "PROTOCOL",
+    "TRANSITIONS",
+    "Abandon",
+    "Begin",
+    "Broken",
+    "Cause",
+    "Command",
+    "Dial",
+    "Dialled",
+    "Event",
+    "GiveUp",
+    "HangUp",
+    "Heard",
+    "Phase",
+    "Refused",
+    "Resume",
+    "Tell",
+    "Tick",
+    "Uplink",
+    "Welcomed",
+]

@@ -1,0 +1,242 @@
+"""One host's agent as a service: one job after the other, nothing left of the last one.
+
+Each job has an AgentShell of its own: socket, board, processes, output.  What outlives jobs is the session with the coordinator,
+and the port at which agents of other hosts connect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from horovod.agent.planes import sockets
+from horovod.agent.planes.links import Links
+from horovod.agent.planes.tcp import TcpOptions
+from horovod.agent.ranks import RankOptions
+from horovod.agent.relay import Relay, RelayOptions
+from horovod.agent.shell import AgentOptions, AgentOutputs, AgentShell, PlaneOptions
+from horovod.agent.uplink import Uplink, UplinkOptions
+from horovod.proto import control_pb2
+from horovod.proto.security import Address, Security
+
+__all__ = ["Daemon", "DaemonOptions", "DaemonState"]
+
+log = logging.getLogger("horovod.agent")
+
+_DRAIN_S = 5.0
+_GOODBYE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonOptions:
+    """``environment`` is the agent's own: ranks get from it what belongs to the host."""
+
+    coordinator: Address
+    security: Security
+    name: str
+    host: str
+    slots: int
+    labels: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    grace_s: float = 5.0
+    helpers: str = ""
+    allowed_uids: frozenset[int] = frozenset()
+    plane: PlaneSettings = field(default_factory=lambda: PlaneSettings())
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneSettings:
+    """Where the data plane listens: "" is every address; what is told to others is ``advertise``, else what the host has."""
+
+    listen: str = ""
+    ports: range = range(1)
+    advertise: str = ""
+    interface: str = ""
+    tcp: TcpOptions = field(default_factory=TcpOptions)
+    open_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonState:
+    """A moment of a daemon, for metrics."""
+
+    slots: int
+    ranks: int
+    connected: bool
+    sessions: int
+    jobs: int
+    unconfirmed_report_bytes: int
+    unconfirmed_output_bytes: int
+
+
+class _JobRun:
+    """A job's part on this host, from StartRanks to the last byte of output."""
+
+    def __init__(
+        self,
+        options: DaemonOptions,
+        instance: str,
+        start: control_pb2.Order,
+        outputs: AgentOutputs,
+        links: Links,
+    ) -> None:
+        self.number = start.start_ranks.job
+        self.relay = Relay(RelayOptions(options.coordinator, options.security, options.name, instance, self.number))
+        ranks = RankOptions(output=self.relay, grace_s=options.grace_s, host_environment=options.environment)
+        self.shell = AgentShell(
+            AgentOptions(options.name, options.host, options.slots, ranks, options.helpers, options.allowed_uids),
+            outputs,
+            PlaneOptions(links, options.plane.tcp),
+        )
+        self.shell.start(registered=True)
+        self.shell.order(start)
+
+    def abandon(self) -> None:
+        """Nobody waits for its results any more."""
+        self.relay.abandon()
+        self.shell.end_ranks()
+
+
+class Daemon:
+    """Not thread-safe: it belongs to the running loop."""
+
+    def __init__(self, options: DaemonOptions) -> None:
+        self._options = options
+        self._orders: asyncio.Queue[control_pb2.Order | None] = asyncio.Queue()
+        self._job: _JobRun | None = None
+        self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._stopping = False
+        self._jobs = 0
+        self.problem = ""
+        plane = options.plane
+        self._links = Links(sockets.listen(plane.listen, plane.ports), plane.tcp.lanes, plane.open_s)
+        register = control_pb2.Register(
+            agent=options.name,
+            host=options.host,
+            slots=options.slots,
+            labels=dict(options.labels),
+            addresses=_addresses(plane, options.coordinator, self._links.port),
+        )
+        self._uplink = Uplink(UplinkOptions(options.coordinator, options.security, register), self)
+
+    def state(self) -> DaemonState:
+        """As it is now."""
+        job, uplink = self._job, self._uplink
+        return DaemonState(
+            slots=self._options.slots,
+            ranks=sum(slot.running for slot in job.shell.core.slots.values()) if job is not None else 0,
+            connected=uplink.is_up,
+            sessions=uplink.sessions,
+            jobs=self._jobs,
+            unconfirmed_report_bytes=uplink.unconfirmed_bytes,
+            unconfirmed_output_bytes=job.relay.unconfirmed_bytes if job is not None else 0,
+        )
+
+    async def run(self) -> int:
+        """Serves until ``stop``; the exit code, with ``problem`` when it is not 0."""
+        server = asyncio.ensure_future(self._serve())
+        self._uplink.start()
+        try:
+            return await self._over
+        finally:
+            server.cancel()
+            await asyncio.gather(server, return_exceptions=True)
+            await self._end_job(_DRAIN_S)
+            await self._uplink.close()
+            await self._links.close()
+
+    def stop(self, reason: str) -> None:
+        """Ends the ranks with grace and takes leave; called again, at once."""
+        if self._stopping:
+            if self._job is not None:
+                self._job.shell.kill_ranks()
+            return
+        self._stopping = True
+        self._leaving = asyncio.ensure_future(self._leave(reason))
+
+    async def _leave(self, reason: str) -> None:
+        if self._job is not None:
+            self._job.shell.end_ranks()
+        await self._uplink.leave(reason, _GOODBYE_S)
+        self._end(0)
+
+    def _end(self, code: int, problem: str = "") -> None:
+        if not self._over.done():
+            self.problem = problem
+            self._over.set_result(code)
+
+    # ---- the coordinator's words
+
+    def ordered(self, order: control_pb2.Order) -> None:
+        """An order; they are carried out one after the other."""
+        self._orders.put_nowait(order)
+
+    def abandoned(self, reason: str) -> None:
+        """The session is over, and with it what it ran."""
+        if self._job is not None:
+            log.warning("The ranks of job %d are ended: %s.", self._job.number, reason)
+            self._job.abandon()
+        self._orders.put_nowait(None)
+
+    def refused(self, text: str) -> None:
+        """The coordinator does not want this agent."""
+        self._end(2, text)
+
+    def broken(self, error: BaseException) -> None:
+        """An error of our own: nothing here can be relied on any more."""
+        self._end(1, f"The agent has met an error of its own: {error!r}. Please report this.")
+
+    # ---- jobs
+
+    async def _serve(self) -> None:
+        while True:
+            order = await self._orders.get()
+            try:
+                await self._carry_out(order)
+            except Exception as error:
+                log.exception("The agent has met an error of its own.")
+                self.broken(error)
+
+    async def _carry_out(self, order: control_pb2.Order | None) -> None:
+        if order is None:
+            await self._end_job(_DRAIN_S)
+            return
+        body = order.WhichOneof("body")
+        if body == "start_ranks" and not self._stopping:
+            await self._end_job(0.0)
+            log.info("Job %d starts with %d ranks here.", order.start_ranks.job, len(order.start_ranks.places))
+            outputs = AgentOutputs(self._reporter(self._uplink.report), self.broken)
+            self._jobs += 1
+            self._job = _JobRun(self._options, self._uplink.instance, order, outputs, self._links)
+        elif self._job is not None:
+            self._job.shell.order(order)
+            if body == "job_finished":
+                await self._end_job(None)
+
+    def _reporter(self, report: Callable[[control_pb2.AgentReport], None]) -> Callable[[control_pb2.AgentReport], None]:
+        """Reports of one job: what it still says when its session is over is for nobody."""
+        session = self._uplink.sessions
+
+        def tell(message: control_pb2.AgentReport) -> None:
+            if self._uplink.sessions == session:
+                report(message)
+
+        return tell
+
+    async def _end_job(self, drain_s: float | None) -> None:
+        job, self._job = self._job, None
+        if job is not None:
+            job.shell.end_ranks()
+            await job.shell.close(drain_s)
+            log.info("Job %d is over here.", job.number)
+
+
+def _addresses(plane: PlaneSettings, coordinator: Address, port: int) -> tuple[str, ...]:
+    """Where others may try to reach this agent, best first: where the coordinator sees it is where others probably do."""
+    if plane.advertise:
+        return (sockets.join_address(plane.advertise, port),)
+    if plane.listen:
+        return (sockets.join_address(plane.listen, port),)
+    return sockets.advertised(port, sockets.source_address(coordinator.host, coordinator.port), plane.interface)

@@ -1,0 +1,87 @@
+"""The plane that moves data over TCP: an epoch's net on one board, and what it has to tell."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from horovod import native
+from horovod.agent.core import events as ev
+from horovod.agent.planes.links import Link
+
+__all__ = ["TcpOptions", "TcpPlane"]
+
+_EAGER_BYTES = 16 << 20  # what a peer may have sent that nobody here has asked for yet
+_PING_MS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class TcpOptions:
+    """``silent_s``: a peer that says nothing for so long is lost."""
+
+    lanes: int = 2
+    silent_s: float = 10.0
+
+
+class TcpPlane:
+    """Belongs to the running loop; ``post`` takes PlaneLost and Wanted events."""
+
+    def __init__(
+        self,
+        board: native.Board,
+        arena_fds: Sequence[int],
+        arena: native.Arena,
+        command: ev.PlaneOpen,
+        links: Sequence[Link],
+        options: TcpOptions,
+        post: Callable[[ev.Event], None],
+    ) -> None:
+        self._epoch, self._post = command.epoch, post
+        self._loop = asyncio.get_running_loop()
+        spec = native.NetSpec(
+            n_hosts=len(command.ring),
+            my_host=command.place,
+            lanes=options.lanes,
+            eager_bytes=_EAGER_BYTES,
+            ping_ms=_PING_MS,
+            silent_ms=int(options.silent_s * 1000),
+        )
+        self._net = native.Net(board, arena_fds, arena, spec)
+        try:
+            for link in links:
+                self._net.add_peer(link.place, link.lane, link.descriptor)
+            self._net.start()
+        except native.NativeError:
+            self._net.close()
+            raise
+        self._event_fd = self._net.event_fd
+        self._loop.add_reader(self._event_fd, self._told)
+
+    def _told(self) -> None:
+        for event in self._net.events():
+            if event.kind is native.NetEventKind.WANTED:
+                self._post(ev.Wanted(event.plan_id, event.round))
+            else:
+                self._post(ev.PlaneLost(self._epoch, event.host, event.text))
+
+    def plan_add(self, offset: int, remote: ev.RemotePart) -> None:
+        """Before any rank hears of the plan."""
+        self._net.plan_add(offset, remote.ring, remote.member_hosts)
+
+    def plan_remove(self, plan: int) -> bool:
+        """False while a round of it is on its way."""
+        return self._net.plan_remove(plan)
+
+    def abort(self, text: str) -> None:
+        """Every peer is told, and no round goes on."""
+        self._net.abort(text)
+
+    def stat(self) -> native.NetInfo | None:
+        """Counters; None when the net is too busy to answer."""
+        return self._net.stat()
+
+    def close(self) -> None:
+        """Ends the connections."""
+        self._loop.remove_reader(self._event_fd)
+        self._net.close()

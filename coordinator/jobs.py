@@ -1,0 +1,239 @@
+"""Launchers and their jobs: who runs, who waits, and what each is told.  The order is decided in core/queue.py."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import grpc
+from horovod.coordinator.core import Config, JobCancelled, JobEnded, JobSubmitted
+from horovod.coordinator.core.job import Job
+from horovod.coordinator.core.queue import JobQueue, Refuse, Wait, Wanted
+from horovod.coordinator.feeds import JobFeeds
+from horovod.coordinator.outbox import Outbox
+from horovod.coordinator.sessions import first_frame, until_one_ends
+from horovod.proto import control_pb2
+from horovod.proto.codec import fill, read, to_text
+
+__all__ = ["JobDesk", "Jobs"]
+
+log = logging.getLogger("horovod.coordinator")
+
+_PROTOCOL = 1
+_LAUNCHER_GONE = 128 + 1
+_GONE = "The launcher is gone."
+
+
+class Jobs(Protocol):
+    """What the desk needs of the coordinator; ``submit`` gives the job that runs now, or says why there is none."""
+
+    def submit(self, event: JobSubmitted) -> tuple[int, Job] | str: ...
+
+    def cancel(self, event: JobCancelled) -> None: ...
+
+    def slots(self) -> int: ...
+
+    def instance(self, agent: str) -> str: ...
+
+
+@dataclass(slots=True)
+class _Launcher:
+    """One Run call; ``feeds`` from the start of its job on, ``end`` from its end on."""
+
+    ticket: int
+    submit: control_pb2.JobSubmit
+    outbox: Outbox = field(default_factory=Outbox)
+    number: int = 0
+    feeds: JobFeeds | None = None
+    end: JobEnded | None = None
+    ended_at: float = 0.0
+    is_over: bool = False
+
+
+class JobDesk:
+    """Not thread-safe: it belongs to the running loop."""
+
+    def __init__(self, jobs: Jobs, clock: Callable[[], float], limits: Config) -> None:
+        self._jobs, self._clock, self._limits = jobs, clock, limits
+        self._queue = JobQueue()
+        self._launchers: dict[int, _Launcher] = {}
+        self._tickets = 0
+        self._closing = ""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no job runs or waits."""
+        return not self._launchers
+
+    @property
+    def waiting(self) -> int:
+        """Jobs that wait."""
+        return len(self._queue.waiting)
+
+    def feeds(self, number: int) -> JobFeeds | None:
+        """The feeds of a job by its number."""
+        running = self._running()
+        return running.feeds if running is not None and running.number == number else None
+
+    def _running(self) -> _Launcher | None:
+        job = self._queue.running
+        return self._launchers.get(job.ticket) if job is not None else None
+
+    # ---- a launcher
+
+    async def serve(self, context: Any) -> None:
+        """A Run call, to its end."""
+        frame = await first_frame(context)
+        if frame is None or frame.WhichOneof("body") != "submit":
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "A launcher's first frame is a JobSubmit.")
+            return
+        self._tickets += 1
+        launcher = _Launcher(self._tickets, frame.submit)
+        self._launchers[launcher.ticket] = launcher
+        self._admit(launcher)
+        try:
+            await until_one_ends(self._write(context, launcher), self._read(context, launcher))
+        finally:
+            self._gone(launcher)
+
+    async def _write(self, context: Any, launcher: _Launcher) -> None:
+        while True:
+            update = await launcher.outbox.get()
+            await context.write(update)
+            if update.WhichOneof("body") in ("ended", "refused"):
+                return
+
+    async def _read(self, context: Any, launcher: _Launcher) -> None:
+        while (frame := await context.read()) is not grpc.aio.EOF:
+            body = frame.WhichOneof("body")
+            if body == "cancel":
+                self._cancel(launcher, JobCancelled(frame.cancel.code, frame.cancel.reason, frame.cancel.at_once))
+            elif body == "output_closed" and launcher.feeds is not None:
+                launcher.feeds.close_stream(frame.output_closed.stream)
+
+    def _gone(self, launcher: _Launcher) -> None:
+        launcher.outbox.close()
+        if not launcher.is_over:
+            log.warning("The launcher of %s is gone.", _wanted(launcher))
+            self._cancel(launcher, JobCancelled(_LAUNCHER_GONE, _GONE))
+
+    # ---- from submission to end
+
+    def _admit(self, launcher: _Launcher) -> None:
+        submit = launcher.submit
+        if submit.protocol != _PROTOCOL:
+            text = (
+                f"This launcher (hvd {submit.version}) speaks protocol {submit.protocol}, the coordinator {_PROTOCOL}: "
+                "install the same version of hvd on both."
+            )
+            self._refuse(launcher, text)
+        elif self._closing or submit.size < 1 or not submit.command:
+            self._refuse(launcher, self._closing or "A job has a command and at least one rank.")
+        else:
+            answer = self._queue.submit(_wanted(launcher), self._jobs.slots())
+            if isinstance(answer, Refuse):
+                self._refuse(launcher, answer.text)
+            elif isinstance(answer, Wait):
+                self._say(launcher, answer.text)
+            else:
+                self._start(launcher)
+
+    def _start(self, launcher: _Launcher) -> None:
+        started = self._jobs.submit(_event(launcher.submit, self._limits))
+        if isinstance(started, str):
+            self._refuse(launcher, started)
+            return
+        launcher.number, job = started
+        agents = {place.agent: self._jobs.instance(place.agent) for place in job.places}
+        launcher.feeds = JobFeeds(launcher.outbox, agents, self._clock(), lambda: self._look(launcher))
+        update = control_pb2.JobUpdate()
+        for place in job.places:
+            fill(update.accepted.places.add(), place)
+        launcher.outbox.put_now(update)
+        log.info("Job %d starts: %s.", launcher.number, _wanted(launcher))
+
+    def _say(self, launcher: _Launcher, text: str) -> None:
+        launcher.outbox.put_now(control_pb2.JobUpdate(notice=control_pb2.JobNotice(text=text)))
+
+    def _refuse(self, launcher: _Launcher, text: str) -> None:
+        launcher.outbox.put_now(control_pb2.JobUpdate(refused=control_pb2.JobRefused(text=text)))
+        self._forget(launcher)
+
+    def _cancel(self, launcher: _Launcher, event: JobCancelled) -> None:
+        if launcher.feeds is None and not launcher.is_over:
+            self._finish(launcher, JobEnded(event.code, event.reason))
+        elif launcher.end is None and not launcher.is_over:
+            self._jobs.cancel(event)
+
+    def ended(self, end: JobEnded) -> None:
+        """The core says that every rank of the running job is gone; its output may still be on the way."""
+        launcher = self._running()
+        if launcher is not None and launcher.feeds is not None:
+            launcher.end, launcher.ended_at = end, self._clock()
+            log.info("Job %d has ended with code %d. %s", launcher.number, end.code, end.text)
+            self._look(launcher)
+
+    def _look(self, launcher: _Launcher) -> None:
+        over = launcher.feeds is not None and (launcher.feeds.is_over or launcher.outbox.closed)
+        if launcher.end is not None and over and not launcher.is_over:
+            self._finish(launcher, launcher.end)
+
+    def _finish(self, launcher: _Launcher, end: JobEnded) -> None:
+        update = control_pb2.JobUpdate()
+        fill(update.ended, end)
+        update.ended.SetInParent()
+        launcher.outbox.put_now(update)
+        self._forget(launcher)
+
+    def _forget(self, launcher: _Launcher) -> None:
+        launcher.is_over = True
+        self._launchers.pop(launcher.ticket, None)
+        self._queue.over(launcher.ticket)
+        asyncio.get_running_loop().call_soon(self.advance)
+
+    # ---- what happens elsewhere
+
+    def advance(self) -> None:
+        """Starts the next job if its turn has come."""
+        turn = self._queue.next(self._jobs.slots())
+        if turn is not None:
+            self._start(self._launchers[turn.ticket])
+
+    def lost(self, agent: str, leaving: bool) -> None:
+        """An agent is gone; one that takes leave still sends what its ranks write while they end."""
+        running = self._running()
+        if running is not None and running.feeds is not None and not leaving:
+            running.feeds.end([agent])
+
+    def tick(self) -> None:
+        """Several times a second."""
+        running = self._running()
+        if running is not None and running.feeds is not None and running.end is not None:
+            running.feeds.end_unheard(running.ended_at, self._clock())
+
+    def close(self, reason: str) -> None:
+        """No more jobs: the running one is cancelled, those that wait are refused."""
+        self._closing = reason
+        for launcher in list(self._launchers.values()):
+            if launcher.feeds is None:
+                self._refuse(launcher, reason)
+            else:
+                self._cancel(launcher, JobCancelled(1, reason))
+
+
+def _wanted(launcher: _Launcher) -> Wanted:
+    submit = launcher.submit
+    command = tuple(map(to_text, submit.command))
+    return Wanted(launcher.ticket, submit.size, command, submit.launcher, submit.wait)
+
+
+def _event(submit: control_pb2.JobSubmit, limits: Config) -> JobSubmitted:
+    """The submission for the core; how long ranks may take to end is the coordinator's to say."""
+    if submit.HasField("limits"):
+        limits = read(Config, submit.limits, grace_s=limits.grace_s, culprit_exit_s=limits.culprit_exit_s)
+    environment = {to_text(item.name): to_text(item.value) for item in submit.environment}
+    command = tuple(map(to_text, submit.command))
+    return JobSubmitted(submit.size, command, environment, to_text(submit.directory), limits)

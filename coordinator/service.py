@@ -1,0 +1,134 @@
+"""The coordinator as a service: the core, the agents' sessions and the jobs, in one loop.
+
+Events go to the core one at a time, in the order in which they come; what comes up while one is handled waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from horovod.coordinator.core import AgentLost, Config, Event, JobCancelled, JobEnded, JobSubmitted, Tick
+from horovod.coordinator.core.job import Job
+from horovod.coordinator.core.sessions import SessionBook
+from horovod.coordinator.embedded import EmbeddedCoordinator, Handlers
+from horovod.coordinator.jobs import JobDesk
+from horovod.coordinator.sessions import AgentStreams
+from horovod.proto import control_pb2
+
+__all__ = ["Service", "ServiceOptions"]
+
+log = logging.getLogger("horovod.coordinator")
+
+_TICK_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """``broken`` hears of an error of the coordinator itself: it can't go on then."""
+
+    config: Config = field(default_factory=Config)
+    peer_timeout_s: float = 10.0
+    broken: Callable[[BaseException], None] = lambda error: None
+
+
+class Service:
+    """Not thread-safe: it belongs to the running loop."""
+
+    def __init__(self, options: ServiceOptions) -> None:
+        self._options = options
+        self._loop = asyncio.get_running_loop()
+        self._inbox: deque[Event] = deque()
+        self._busy = False
+        handlers = Handlers(order=self._order, job_ended=self._job_ended)
+        self._embedded = EmbeddedCoordinator(options.config, time.monotonic, handlers)
+        self.core = self._embedded.core
+        self.core.incarnation = int(time.time())
+        self.core.secret = secrets.token_bytes(32)
+        self._last_end: JobEnded | None = None
+        self.desk = JobDesk(self, time.monotonic, options.config)
+        book = SessionBook(self.core.incarnation, options.peer_timeout_s)
+        self.agents = AgentStreams(book, self, time.monotonic)
+        self._timer = self._loop.call_later(_TICK_S, self._tick)
+
+    def close(self) -> None:
+        """Lets the agents go."""
+        self._timer.cancel()
+        self.agents.close()
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(_TICK_S, self._tick)
+        self.agents.tick()
+        self._tell(Tick())
+        self.desk.tick()
+
+    # ---- the core
+
+    def _tell(self, event: Event) -> None:
+        self._inbox.append(event)
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._inbox:
+                self._embedded.handle(self._inbox.popleft())
+        except Exception as error:
+            log.exception("The coordinator has met an error of its own.")
+            self._options.broken(error)
+        finally:
+            self._busy = False
+
+    def _order(self, agent: str, order: control_pb2.Order) -> None:
+        self.agents.send(agent, order)
+
+    def _job_ended(self, end: JobEnded) -> None:
+        self._last_end = end
+        self.desk.ended(end)
+
+    # ---- agents
+
+    def came(self, register: control_pb2.Register) -> None:
+        """An agent has a session."""
+        log.info("Agent %s on host %s has come with %d slots.", register.agent, register.host, register.slots)
+        self._tell(self._embedded.read(register.agent, control_pb2.AgentReport(register=register)))
+        self._loop.call_soon(self.desk.advance)
+
+    def reported(self, agent: str, report: control_pb2.AgentReport) -> None:
+        """A message of an agent; KeyError or ValueError when it makes no sense."""
+        event = self._embedded.read(agent, report)
+        if report.WhichOneof("body") == "register":
+            raise ValueError("a second registration")
+        self._tell(event)
+
+    def lost(self, agent: str, reason: str, leaving: bool) -> None:
+        """An agent is gone."""
+        log.warning("Agent %s is lost: %s.", agent, reason)
+        self._tell(AgentLost(agent, reason))
+        self.desk.lost(agent, leaving)
+
+    # ---- jobs
+
+    def submit(self, event: JobSubmitted) -> tuple[int, Job] | str:
+        """Starts a job; the reason when it can't."""
+        self._last_end = None
+        self._tell(event)
+        if self.core.job is None:
+            return self._last_end.text if self._last_end is not None else "The coordinator could not start it."
+        return self.core.jobs, self.core.job
+
+    def cancel(self, event: JobCancelled) -> None:
+        """Ends the running job."""
+        self._tell(event)
+
+    def slots(self) -> int:
+        """Of all agents."""
+        return sum(agent.slots for agent in self.core.agents.values())
+
+    def instance(self, agent: str) -> str:
+        """The start of an agent that has the session."""
+        return self.agents.instance(agent)

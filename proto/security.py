@@ -1,0 +1,119 @@
+"""Who may speak with whom: the cluster's token, TLS, and addresses that only this machine reaches.
+
+Whoever starts a process hands over its arguments and its environment: nothing is read here that was not named.
+"""
+
+from __future__ import annotations
+
+import hmac
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+__all__ = [
+    "TOKEN_VARIABLES",
+    "Address",
+    "Security",
+    "SecurityProblem",
+    "TlsFiles",
+    "is_loopback",
+    "load_security",
+    "load_token",
+    "parse_address",
+]
+
+TOKEN_VARIABLES = ("HVD_TOKEN", "HVD_TOKEN_FILE")
+_MOST_TOKEN_BYTES = 4096
+
+
+class SecurityProblem(ValueError):
+    """Something that was given can't be used; the text says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Paths in PEM form; empty where not given."""
+
+    cert: str = ""
+    key: str = ""
+    ca: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """Contents, not paths.  ``secret`` is empty without a token.  They are shown to nobody."""
+
+    secret: str = field(default="", repr=False)
+    cert: bytes = field(default=b"", repr=False)
+    key: bytes = field(default=b"", repr=False)
+    ca: bytes = field(default=b"", repr=False)
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return bool(self.cert or self.ca)
+
+    def admits(self, secret: str) -> bool:
+        """Whether a caller with this token may come in; takes equally long for every wrong one."""
+        return not self.secret or hmac.compare_digest(secret.encode(), self.secret.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a service listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str, what: str) -> Address:
+    """``host:port`` or ``[ipv6]:port``; SecurityProblem for anything else."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535 or not host.strip("[]"):
+        raise SecurityProblem(f"{what} {text!r} must be written HOST:PORT, for example 10.0.0.1:50051")
+    return Address(host.strip("[]"), int(port))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address; SecurityProblem for a name that nobody knows."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise SecurityProblem(f"the host name {host} can't be resolved: {error.strerror or error}") from error
+    addresses = [str(item[4][0]) for item in found]
+    return all(address.startswith("127.") or address == "::1" for address in addresses)
+
+
+def load_token(path: str, environment: Mapping[str, str]) -> str:
+    """From the file that was named, else HVD_TOKEN_FILE, else HVD_TOKEN; empty without any."""
+    path = path or environment.get("HVD_TOKEN_FILE", "")
+    text = _read(path, "token file").decode(errors="replace") if path else environment.get("HVD_TOKEN", "")
+    secret = text.strip()
+    where = f"the token in {path}" if path else "HVD_TOKEN"
+    if path and not secret:
+        raise SecurityProblem(f"the token file {path} is empty: write a long random word into it")
+    if len(secret) > _MOST_TOKEN_BYTES or not all("!" <= character <= "~" for character in secret):
+        raise SecurityProblem(f"{where} must be one word of at most {_MOST_TOKEN_BYTES} visible ASCII characters")
+    return secret
+
+
+def load_security(secret: str, files: TlsFiles) -> Security:
+    """The token with the contents of the TLS files."""
+    if bool(files.cert) != bool(files.key):
+        raise SecurityProblem("--tls-cert and --tls-key must be given together")
+    cert, key, ca = (
+        _read(path, what) if path else b""
+        for path, what in ((files.cert, "certificate"), (files.key, "key"), (files.ca, "CA certificate"))
+    )
+    return Security(secret, cert, key, ca)
+
+
+def _read(path: str, what: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise SecurityProblem(f"the {what} {path} can't be read: {error.strerror or error}") from error

@@ -1,0 +1,176 @@
+"""Runs a job on the agents of a coordinator elsewhere: submits it, shows its output, ends with its code."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import getpass
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import horovod
+from horovod.agent.output import OutputOptions
+from horovod.coordinator.core import Config
+from horovod.proto import control_pb2
+from horovod.proto.codec import fill
+from horovod.proto.security import Address, Security
+from horovod.proto.services import RUN, open_channel, open_stream
+from horovod.runner.console import RemoteConsole
+from horovod.runner.job import heeded_signals
+from horovod.runner.report import JobResult
+from horovod.runner.settings import UsageProblem
+
+__all__ = ["RemoteJob", "RemoteSpec", "run_remote_job"]
+
+_PROTOCOL = 1
+_DRAIN_S = 5.0
+_END_S = 25.0  # how long the end of a cancelled job may take: grace, lost agents, last output
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSpec:
+    """What to run, and where to ask for it."""
+
+    coordinator: Address
+    security: Security
+    size: int
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    wait: bool = False
+    limits: Config = field(default_factory=Config)
+    output: OutputOptions = field(default_factory=OutputOptions)
+
+
+class RemoteJob:
+    """One Run call.  Lives in the running loop; ``cancel`` may be called again to hurry."""
+
+    def __init__(self, spec: RemoteSpec) -> None:
+        self._spec = spec
+        self._loop = asyncio.get_running_loop()
+        self._frames: asyncio.Queue[control_pb2.JobFrame] = asyncio.Queue()
+        self._console = RemoteConsole(spec.output, spec.size, self._output_closed)
+        self._cancelled: tuple[int, str] | None = None
+        self._cancels = 0
+        self._task: asyncio.Task[JobResult] | None = None
+
+    async def run(self) -> JobResult:
+        """Runs it to its end; UsageProblem when it is refused."""
+        self._frames.put_nowait(control_pb2.JobFrame(submit=_submission(self._spec)))
+        self._task = self._loop.create_task(self._talk())
+        try:
+            return await self._task
+        except asyncio.CancelledError:
+            if self._cancelled is None:
+                raise
+            code, reason = self._cancelled
+            return JobResult(code, f"{reason} The coordinator did not confirm the end of the ranks.")
+        finally:
+            await self._console.close(_DRAIN_S if self._cancelled else None)
+
+    def cancel(self, code: int, reason: str) -> None:
+        """Ends the job: politely the first time, at once the second time; the third time nobody is waited for."""
+        self._cancelled = self._cancelled or (code, reason)
+        self._cancels += 1
+        cancel = control_pb2.JobCancel(code=code, reason=reason, at_once=self._cancels > 1)
+        self._frames.put_nowait(control_pb2.JobFrame(cancel=cancel))
+        if self._task is not None and self._cancels == 1:
+            self._loop.call_later(_END_S, self._task.cancel)
+        elif self._task is not None and self._cancels > 2:
+            self._task.cancel()
+
+    def _output_closed(self, stream: int) -> None:
+        self._frames.put_nowait(control_pb2.JobFrame(output_closed=control_pb2.OutputClosed(stream=stream)))
+
+    async def _talk(self) -> JobResult:
+        async with open_channel(self._spec.coordinator, self._spec.security) as channel:
+            call = open_stream(channel, RUN, self._spec.security)
+            writer = self._loop.create_task(self._write(call))
+            try:
+                return await self._read(call)
+            except grpc.aio.AioRpcError as error:
+                return self._broken(error)
+            finally:
+                writer.cancel()
+                await asyncio.gather(writer, return_exceptions=True)
+                call.cancel()
+
+    async def _write(self, call: Any) -> None:
+        with contextlib.suppress(grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
+            while True:
+                await call.write(await self._frames.get())
+
+    async def _read(self, call: Any) -> JobResult:
+        self._known = False
+        while (update := await call.read()) is not grpc.aio.EOF:
+            self._known = True
+            body = update.WhichOneof("body")
+            if body == "output":
+                await self._console.show(update.output.rank, update.output.stream, update.output.data)
+            elif body == "notice":
+                self._console.say(update.notice.text)
+            elif body == "refused":
+                raise UsageProblem(update.refused.text)
+            elif body == "ended":
+                end = update.ended
+                return JobResult(end.code, end.text, end.rank, end.host, end.pid, end.signal, end.last_lines)
+        return self._lost("it ended the connection")
+
+    def _broken(self, error: grpc.aio.AioRpcError) -> JobResult:
+        text = error.details() or error.code().name
+        if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+            raise UsageProblem(text)
+        if not self._known:
+            raise UsageProblem(
+                f"the coordinator {self._spec.coordinator} can't be reached: {text}; is hvd-coordinator running?"
+            )
+        return self._lost(text)
+
+    def _lost(self, reason: str) -> JobResult:
+        code, text = self._cancelled or (1, "")
+        lost = (
+            f"The connection with coordinator {self._spec.coordinator} broke: {reason}. The ranks of the job are ended."
+        )
+        return JobResult(code, f"{text} {lost}".strip())
+
+
+def _submission(spec: RemoteSpec) -> control_pb2.JobSubmit:
+    submit = control_pb2.JobSubmit(
+        protocol=_PROTOCOL,
+        version=horovod.__version__,
+        size=spec.size,
+        command=[os.fsencode(word) for word in spec.command],
+        directory=_directory(),
+        wait=spec.wait,
+        launcher=f"{_user()}@{socket.gethostname()}",
+    )
+    for name, value in spec.environment.items():
+        submit.environment.add(name=os.fsencode(name), value=os.fsencode(value))
+    fill(submit.limits, spec.limits)
+    return submit
+
+
+def _directory() -> bytes:
+    try:
+        return os.getcwdb()
+    except FileNotFoundError:
+        raise UsageProblem(
+            "the working directory of the launcher does not exist any more: change to another one"
+        ) from None
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+async def run_remote_job(spec: RemoteSpec) -> JobResult:
+    """For a program of its own: SIGINT, SIGTERM and SIGHUP end the job, a second one at once."""
+    job = RemoteJob(spec)
+    with heeded_signals(job.cancel):
+        return await job.run()

@@ -1,0 +1,207 @@
+"""Agents, connections and coordinators that go away in the middle of a job."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import uuid
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from tests.cluster_local.processes import Cluster, Forwarder
+from tests.runner.launcher import MARK, marked, until
+
+SLEEP = ("sh", "-c", "echo ready; sleep 300")
+
+
+@pytest.fixture
+def pair(fresh: Cluster) -> Cluster:
+    """Two agents of a coordinator that has little patience."""
+    fresh.serve("--peer-timeout", "2")
+    fresh.agent("a", slots=1)
+    fresh.agent("b", slots=1)
+    return fresh
+
+
+def test_an_agent_that_is_killed_is_named_within_the_time_out(pair: Cluster) -> None:
+    mark = uuid.uuid4().hex
+    launcher = pair.launch("-np", "2", *SLEEP, variables={MARK: mark})
+    launcher.out.wait_for("ready", 2)
+    pair.agents["b"].end(signal.SIGKILL)
+    assert launcher.wait() == 1
+    assert until(lambda: not marked(mark))
+    said = launcher.err.text
+    assert "horovodrun: First failure: Rank 1 (host " in said
+    assert "can't be reached: agent b on host" in said
+    assert "is lost: nothing was heard of it for 2 s (its connection is broken)." in said
+    assert pair.run("-np", "1", "true")[0] == 0
+
+
+def test_an_agent_that_was_killed_may_come_back_at_once(pair: Cluster) -> None:
+    launcher = pair.launch("-np", "2", *SLEEP)
+    launcher.out.wait_for("ready", 2)
+    pair.agents["b"].end(signal.SIGKILL)
+    pair.agent("b", slots=1)
+    assert launcher.wait() == 1
+    assert "agent b on host" in launcher.err.text
+    assert "is lost: it has begun a new session." in launcher.err.text
+    assert pair.run("-np", "2", "true")[0] == 0
+
+
+def test_an_agent_that_is_stopped_ends_its_ranks_and_takes_leave(pair: Cluster) -> None:
+    mark = uuid.uuid4().hex
+    script = "trap 'echo last words; exit 1' TERM; echo ready; while :; do sleep 0.1; done"
+    launcher = pair.launch("-np", "2", "sh", "-c", script, variables={MARK: mark})
+    launcher.out.wait_for("ready", 2)
+    assert pair.agents["b"].end(signal.SIGTERM) == 0
+    assert launcher.wait() == 1
+    assert "agent b on host" in launcher.err.text
+    assert "is lost: it was stopped by SIGTERM." in launcher.err.text
+    assert launcher.out.text.count("last words") == 2
+    assert not marked(mark)
+
+
+def test_a_process_that_hangs_is_lost_and_may_come_back(pair: Cluster) -> None:
+    mark = uuid.uuid4().hex
+    launcher = pair.launch("-np", "2", *SLEEP, variables={MARK: mark})
+    launcher.out.wait_for("ready", 2)
+    pair.agents["b"].send(signal.SIGSTOP)
+    assert launcher.wait() == 1
+    assert "is lost: nothing was heard of it for 2 s (its connection is open)." in launcher.err.text
+    pair.agents["b"].send(signal.SIGCONT)
+    pair.agents["b"].err.wait_for("the coordinator has given this agent up")
+    pair.agents["b"].err.wait_for("Connected with coordinator", 2)
+    assert until(lambda: not marked(mark))
+    assert pair.run("-np", "2", "true")[0] == 0
+
+
+@pytest.fixture
+def far(fresh: Cluster) -> Iterator[tuple[Cluster, Forwarder]]:
+    """One agent behind a network that can be cut."""
+    fresh.serve("--peer-timeout", "3")
+    with Forwarder(fresh.address) as network:
+        fresh.agent("a", address=network.address)
+        yield fresh, network
+        for agent in fresh.agents.values():
+            agent.end()
+
+
+def test_a_connection_that_is_cut_costs_nothing(far: tuple[Cluster, Forwarder]) -> None:
+    cluster, network = far
+    script = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo line $i; [ $((i % 50)) != 0 ] || sleep 0.02; done; exit 3"
+    launcher = cluster.launch("-np", "2", "sh", "-c", script)
+    for number in (200, 900, 1800):
+        launcher.out.wait_for(f"line {number}$", 2)
+        network.cut()
+    assert launcher.wait() == 3
+    for rank in range(2):
+        lines = [line for line in launcher.out.text.splitlines() if line.startswith(f"[{rank}]")]
+        assert lines[:1500] == [f"[{rank}]<stdout>:line {number}" for number in range(1, 1501)]
+    assert "The session with the coordinator goes on." in cluster.agents["a"].err.text
+    assert "lost" not in cluster.story()
+
+
+def test_a_connection_that_stays_cut_ends_the_job_on_both_sides(far: tuple[Cluster, Forwarder]) -> None:
+    cluster, network = far
+    mark = uuid.uuid4().hex
+    launcher = cluster.launch("-np", "2", *SLEEP, variables={MARK: mark})
+    launcher.out.wait_for("ready", 2)
+    network.cut(reopen=False)
+    assert launcher.wait() == 1
+    assert "nothing was heard of it for 3 s (its connection is broken)" in launcher.err.text
+    network.open()
+    cluster.agents["a"].err.wait_for("the coordinator has given this agent up")
+    assert until(lambda: not marked(mark))
+    cluster.agents["a"].err.wait_for("Connected with coordinator", 2)
+    assert cluster.run("-np", "2", "true")[0] == 0
+
+
+def test_agents_end_ranks_that_nobody_asks_for_and_find_the_next_coordinator(fresh: Cluster) -> None:
+    mark = uuid.uuid4().hex
+    first = fresh.serve("--peer-timeout", "1")
+    fresh.agent("a")
+    launcher = fresh.launch("-np", "2", *SLEEP, variables={MARK: mark})
+    launcher.out.wait_for("ready", 2)
+    first.end(signal.SIGKILL)
+    assert launcher.wait() == 1
+    assert f"The connection with coordinator {fresh.address} broke" in launcher.err.text
+    fresh.agents["a"].err.wait_for("The ranks of job 1 are ended: the coordinator was silent for")
+    assert until(lambda: not marked(mark))
+    fresh.serve("--peer-timeout", "1", listen=fresh.address)
+    fresh.agents["a"].err.wait_for("Connected with coordinator", 2)
+    assert fresh.run("-np", "2", "true")[0] == 0
+
+
+def test_a_coordinator_that_was_started_anew_ends_what_ran(fresh: Cluster) -> None:
+    mark = uuid.uuid4().hex
+    fresh.serve()
+    fresh.agent("a")
+    launcher = fresh.launch("-np", "2", *SLEEP, variables={MARK: mark})
+    launcher.out.wait_for("ready", 2)
+    assert fresh.coordinator is not None
+    fresh.coordinator.end(signal.SIGKILL)
+    fresh.serve(listen=fresh.address)
+    fresh.agents["a"].err.wait_for("The ranks of job 1 are ended: the coordinator was started anew")
+    assert until(lambda: not marked(mark))
+    assert launcher.wait() == 1
+    assert fresh.run("-np", "2", "true")[0] == 0
+
+
+def test_a_coordinator_that_is_stopped_ends_its_job_and_says_so(pair: Cluster) -> None:
+    mark = uuid.uuid4().hex
+    launcher = pair.launch("-np", "2", *SLEEP, variables={MARK: mark})
+    launcher.out.wait_for("ready", 2)
+    waiting = pair.launch("-np", "2", "--wait", "true")
+    waiting.err.wait_for("Waiting: a job runs already")
+    assert pair.coordinator is not None
+    assert pair.coordinator.end(signal.SIGTERM) == 0
+    assert (launcher.wait(), waiting.wait()) == (1, 2)
+    assert launcher.err.text == "horovodrun: The coordinator was stopped.\n"
+    assert waiting.err.text.endswith("horovodrun: error: The coordinator was stopped.\n")
+    assert until(lambda: not marked(mark))
+
+
+def test_a_job_may_wait_for_its_agents(fresh: Cluster) -> None:
+    fresh.serve()
+    launcher = fresh.launch("-np", "2", "--wait", "echo", "hello")
+    launcher.err.wait_for("Waiting: 2 ranks were asked for, but the agents have 0 slots.")
+    fresh.agent("a", slots=1)
+    fresh.agent("b", slots=1)
+    assert launcher.wait() == 0
+    assert launcher.out.text.count("hello") == 2
+
+
+def test_bytes_that_are_no_calls_harm_nobody(pair: Cluster) -> None:
+    launcher = pair.launch("-np", "2", "sh", "-c", "echo ready; sleep 1; echo done")
+    launcher.out.wait_for("ready", 2)
+    host, _, port = pair.address.rpartition(":")
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    for data in (b"\xff" * 5000, b"GET / HTTP/1.1\r\n\r\n", preface + b"\xff" * 5000, preface, b""):
+        with socket.create_connection((host, int(port))) as peer:
+            peer.sendall(data)
+            peer.shutdown(socket.SHUT_WR)
+            while True:
+                try:
+                    if not peer.recv(1 << 16):
+                        break
+                except OSError:
+                    break
+    assert launcher.wait() == 0
+    assert launcher.out.text.count("done") == 2
+
+
+def test_twenty_jobs_leave_no_trace(fresh: Cluster) -> None:
+    coordinator = fresh.serve()
+    agent = fresh.agent("a")
+    services = [psutil.Process(process.pid) for process in (coordinator, agent)]
+    held: list[list[tuple[int, int, int]]] = []
+    for _ in range(20):
+        assert fresh.run("-np", "2", "sh", "-c", "head -c 300000 /dev/zero")[0] == 0
+        agent.err.wait_for("is over here", len(held) + 1)
+        held.append([(p.num_fds(), p.num_threads(), p.memory_info().rss) for p in services])
+    for before, after in zip(held[4], held[-1], strict=True):
+        assert after[0] <= before[0] + 2
+        assert after[1] <= before[1] + 2
+        assert after[2] <= before[2] + (8 << 20)
