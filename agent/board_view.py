@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from horovod import native
 from horovod.agent.core import events as ev
 from horovod.agent.core.tally import Tally
+from horovod.agent.planes.tcp import TcpPlane
 
 __all__ = ["Account", "BoardView", "Books"]
 
 _MOST_ROUNDS = 1024
+_RISING = ("rounds_direct", "rounds_ring", "rounds_pull", "frames_sent", "frames_received", "writes", "reads")
 _BLOCK_BYTES = 512  # of st_blocks, whatever the file system
 
 
@@ -37,11 +39,11 @@ def open_account(command: ev.PlanAdd) -> Account:
 
 @dataclass(slots=True)
 class Books:
-    """Of one board: ``submits`` are those of each local rank that are counted."""
+    """Of one board.  What others count from 0 on each board is in ``counted``, as far as it is in the tally."""
 
     tally: Tally
     accounts: dict[int, Account] = field(default_factory=dict)
-    submits: dict[int, int] = field(default_factory=dict)
+    counted: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def opened(self, command: ev.PlanAdd) -> None:
         """A plan has a block."""
@@ -64,16 +66,49 @@ class Books:
 
     def submitted(self, index: int, submits: int) -> None:
         """A rank has submitted so many operations on this board."""
-        self.tally.submissions += submits - self.submits.get(index, 0)
-        self.submits[index] = submits
+        self.tally.submissions += self._more("submits", str(index), submits)
+
+    def net(self, info: native.NetInfo) -> None:
+        """The net has done so much."""
+        for name in _RISING:
+            self.tally.net[name] += self._more("net", name, getattr(info, name))
+
+    def neighbour(self, agent: str, info: native.NetPeerInfo) -> None:
+        """So much has gone to and come from another agent."""
+        self.tally.sent_bytes[agent] += self._more("sent", agent, info.bytes_sent)
+        self.tally.received_bytes[agent] += self._more("received", agent, info.bytes_received)
+
+    def _more(self, kind: str, key: str, count: int) -> int:
+        before = self.counted.get((kind, key), 0)
+        self.counted[kind, key] = count
+        return count - before
 
 
 class BoardView:
-    """What is on the board now; ``board`` is None while there is none."""
+    """What is on the board now; ``board`` is None while there is none, ``plane`` while it is for this host alone."""
 
     def __init__(self) -> None:
         self.board: native.Board | None = None
         self.arenas: Sequence[int] = ()
+        self.plane: TcpPlane | None = None
+        self.books = Books(Tally())
+
+    def show(self, board: native.Board, arenas: Sequence[int], books: Books) -> None:
+        """There is a board."""
+        self.board, self.arenas, self.books = board, arenas, books
+
+    def hide(self) -> None:
+        """There is none any more."""
+        self.board, self.arenas, self.plane = None, (), None
+
+    def net(self) -> native.NetInfo | None:
+        """What the net says of itself, which the books take over; None without a net, or when it is too busy."""
+        info = self.plane.stat() if self.plane is not None else None
+        if info is not None and self.plane is not None:
+            self.books.net(info)
+            for agent, stat in self.plane.neighbours():
+                self.books.neighbour(agent, stat)
+        return info
 
     def rounds(self) -> list[native.RoundInfo]:
         """Open ones, oldest first; of very many, some."""

@@ -118,23 +118,23 @@ class BoardRoom:
             raise
         helpers = Helpers(board, arenas, helper_count(count, self._helpers_setting))
         self._room = _Room(board, list(members), arenas, helpers, Books(self._tally), arena)
-        self.view.board, self.view.arenas = board, arenas
+        self.view.show(board, arenas, self._room.books)
 
     def connect(self, make: Callable[[native.Board, Sequence[int], native.Arena], TcpPlane]) -> None:
         """The other hosts are reached from now on through the plane that ``make`` gives."""
         room = self._require()
         if room.arena is None:
             raise NoBoard("the board is for this host alone")
-        room.plane = make(room.board, room.arenas, room.arena)
+        room.plane = self.view.plane = make(room.board, room.arenas, room.arena)
 
     def close(self) -> None:
         """Unmaps the board and lets the arenas go."""
         room, self._room = self._room, None
-        self.view.board, self.view.arenas = None, ()
         if room is None:
             return
         with contextlib.suppress(native.NativeError):  # of a damaged board
             self._count_all(room)
+        self.view.hide()
         if room.bell is not None:
             room.bell.stop()
         room.helpers.stop()
@@ -296,3 +296,4 @@ class BoardRoom:
             room.books.arrived(plan, room.board.plan_arrivals(block.offset, len(block.members)))
         for index in range(len(room.members)):
             room.books.submitted(index, room.board.rank_info(index).submits)
+        self.view.net()

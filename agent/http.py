@@ -5,13 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from horovod.agent.daemon import Daemon
 from horovod.agent.metrics import AgentView, Facts, agent_collector
 from horovod.agent.snapshot import agent_snapshot
-from horovod.observe.http import Pages
+from horovod.observe.http import HttpServer, Pages
+from horovod.observe.loop import LoopWatch
 from horovod.observe.metrics import registry
 from horovod.observe.process import process_collector
 
-__all__ = ["agent_pages"]
+__all__ = ["agent_pages", "agent_server"]
+
+
+def agent_server(daemon: Daemon, host: str, port: int) -> HttpServer:
+    """Shows a daemon; OSError when the port can't be had."""
+    watch, options, uplink = LoopWatch(), daemon.options, daemon.uplink
+    facts = Facts(lambda: uplink.is_up, lambda: uplink.sessions, daemon.unconfirmed_bytes)
+    view = AgentView(options.name, options.host, options.slots, daemon.tally, lambda: daemon.shell, options.labels)
+    return HttpServer(agent_pages(view, facts, lambda: watch.lag_s), host, port, watch=watch)
 
 
 def agent_pages(view: AgentView, facts: Facts, lag_s: Callable[[], float] | None = None) -> Pages:

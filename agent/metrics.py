@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Protocol
 
 from horovod import native
@@ -13,9 +12,9 @@ from horovod.agent.core import AgentCore
 from horovod.agent.core.agent import Slot
 from horovod.agent.core.epoch import Epoch
 from horovod.agent.core.tally import Tally
-from horovod.observe.metrics import MOST_LABELS, Sample, StateCollector, counter, few, gauge
+from horovod.observe.metrics import Sample, StateCollector, counter, few, gauge
 
-__all__ = ["TABLE", "AgentView", "Board", "Facts", "LinkStat", "ShellState", "agent_collector", "slot_state"]
+__all__ = ["TABLE", "AgentView", "Board", "Facts", "ShellState", "agent_collector", "slot_state"]
 
 
 class Board(Protocol):
@@ -28,6 +27,8 @@ class Board(Protocol):
     def board_bytes(self) -> int: ...
 
     def arena_bytes(self) -> list[int]: ...
+
+    def net(self) -> native.NetInfo | None: ...
 
 
 class ShellState(Protocol):
@@ -54,23 +55,12 @@ class AgentView:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkStat:
-    """All connections to one other agent, since this agent began; ``retransmits`` is None where nobody can tell."""
-
-    agent: str
-    sent_bytes: int
-    received_bytes: int
-    retransmits: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Facts:
     """What only the daemon around the shell knows; None: this one does not, so there is no such metric."""
 
     is_registered: Callable[[], bool] | None = None
     sessions: Callable[[], int] | None = None
     unconfirmed_bytes: Callable[[], Mapping[str, int]] | None = None
-    links: Callable[[], Iterable[LinkStat]] | None = None
 
 
 REGISTERED = gauge("hvd_agent_registered", "Whether the coordinator knows this agent and is in touch with it.")
@@ -120,8 +110,12 @@ RANKS_TABLE = (AWAITED, BLOCKED, BOARD_BYTES, ARENA_BYTES, OUTPUT, BACKLOG)
 
 SENT = counter("hvd_agent_link_sent_bytes_total", "Bytes sent to another agent.", "neighbour")
 RECEIVED = counter("hvd_agent_link_received_bytes_total", "Bytes received from another agent.", "neighbour")
-RETRANSMITS = counter("hvd_agent_link_retransmits_total", "TCP segments sent again to another agent.", "neighbour")
-LINKS_TABLE = (SENT, RECEIVED, RETRANSMITS)
+NET_ROUNDS = counter("hvd_agent_net_rounds_total", "Rounds that went over the net, by how.", "algorithm")
+FRAMES = counter("hvd_agent_net_frames_total", "Frames that went over the net.", "direction")
+CALLS = counter("hvd_agent_net_socket_calls_total", "System calls of the net on its sockets.", "direction")
+PARKED = gauge("hvd_agent_net_parked_bytes", "Came for plans or rounds that are not known here yet.")
+WAITING_FRAMES = gauge("hvd_agent_net_waiting_frames", "Wait for room at another agent.")
+LINKS_TABLE = (SENT, RECEIVED, NET_ROUNDS, FRAMES, CALLS, PARKED, WAITING_FRAMES)
 
 TABLE = (*MEMBERSHIP, *ROUNDS_TABLE, *RANKS_TABLE, *LINKS_TABLE)
 
@@ -136,6 +130,7 @@ def agent_collector(view: AgentView, facts: Facts | None = None) -> StateCollect
 
     def read() -> Iterator[Sample]:
         shell = view.shell()
+        yield from _net(shell.board.net() if shell is not None else None)
         yield from _tally(view.tally)
         yield from _membership(view, shell.core if shell is not None else None)
         if shell is not None:
@@ -165,6 +160,21 @@ def _tally(tally: Tally) -> Iterator[Sample]:
         yield PAYLOAD.at(count, *labels)
     yield from AWAITED.at_each(tally.awaited_s)
     yield from OUTPUT.at_each(tally.output_bytes)
+    yield from SENT.at_each(tally.sent_bytes)
+    yield from RECEIVED.at_each(tally.received_bytes)
+    if tally.net:
+        for algorithm in ("direct", "ring", "pull"):
+            yield NET_ROUNDS.at(tally.net[f"rounds_{algorithm}"], algorithm)
+        yield FRAMES.at(tally.net["frames_sent"], "sent")
+        yield FRAMES.at(tally.net["frames_received"], "received")
+        yield CALLS.at(tally.net["writes"], "sent")
+        yield CALLS.at(tally.net["reads"], "received")
+
+
+def _net(info: native.NetInfo | None) -> Iterator[Sample]:
+    if info is not None:
+        yield PARKED.at(info.parked_bytes)
+        yield WAITING_FRAMES.at(info.waiting_frames)
 
 
 def _membership(view: AgentView, core: AgentCore | None) -> Iterator[Sample]:
@@ -202,8 +212,3 @@ def _facts(facts: Facts) -> Iterator[Sample]:
     if facts.unconfirmed_bytes is not None:
         for kind, count in few(facts.unconfirmed_bytes()):
             yield UNCONFIRMED.at(count, kind)
-    for link in islice(facts.links(), MOST_LABELS) if facts.links is not None else ():
-        yield SENT.at(link.sent_bytes, link.agent)
-        yield RECEIVED.at(link.received_bytes, link.agent)
-        if link.retransmits is not None:
-            yield RETRANSMITS.at(link.retransmits, link.agent)

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from horovod.coordinator.metrics import CoordinatorState, Facts, coordinator_collector
+from horovod.coordinator.service import Service
 from horovod.coordinator.snapshot import coordinator_snapshot
-from horovod.observe.http import Pages
+from horovod.observe.http import HttpServer, Pages
+from horovod.observe.loop import LoopWatch
 from horovod.observe.metrics import registry
 from horovod.observe.process import process_collector
 
-__all__ = ["coordinator_pages"]
+__all__ = ["coordinator_pages", "coordinator_server"]
+
+
+def coordinator_server(service: Service, is_listening: Callable[[], bool], host: str, port: int) -> HttpServer:
+    """Shows a service; OSError when the port can't be had."""
+    watch = LoopWatch()
+    facts = Facts(service.agents.silence, lambda: service.agents.reconnects, lambda: service.desk.waiting)
+    pages = coordinator_pages(service.core, time.monotonic, is_listening, facts, lambda: watch.lag_s)
+    return HttpServer(pages, host, port, watch=watch)
 
 
 def coordinator_pages(

@@ -51,6 +51,7 @@ class AgentStreams:
         self._book, self._agents, self._clock = book, agents, clock
         self._sessions: dict[str, _Agent] = {}
         self._streams = 0
+        self.reconnects = 0  # sessions that went on over another stream
 
     def instance(self, name: str) -> str:
         """The start of the agent that has the session, empty without one."""
@@ -124,6 +125,7 @@ class AgentStreams:
         if answer.resumed:
             agent = self._sessions[name]
             agent.pump.stop()
+            self.reconnects += 1
             try:
                 agent.pump.link.resume(hello.received)
             except LinkError as error:

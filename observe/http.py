@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from aiohttp import web
+from horovod.observe.loop import LoopWatch
 from horovod.observe.state import Json
 from horovod.observe.visits import Limits, Visit, Visits
 from prometheus_client import CollectorRegistry
@@ -39,10 +40,15 @@ class Pages:
 
 
 class HttpServer:
-    """Binds at once (OSError when it can't), answers from ``start`` on.  Port 0 takes a free one; ``port`` says which."""
+    """Binds at once (OSError when it can't), answers from ``start`` on.  Port 0 takes a free one; ``port`` says which.
 
-    def __init__(self, pages: Pages, host: str, port: int, limits: Limits | None = None) -> None:
-        self._pages = pages
+    ``watch`` is closed with it.
+    """
+
+    def __init__(
+        self, pages: Pages, host: str, port: int, limits: Limits | None = None, watch: LoopWatch | None = None
+    ) -> None:
+        self._pages, self._watch = pages, watch
         self._socket = _listen(host, port)
         self._visits = Visits(limits or Limits())
         self._routes: Mapping[str, Callable[[web.BaseRequest], web.Response]] = {
@@ -76,6 +82,8 @@ class HttpServer:
         if self._server is not None:
             self._server.close()
         self._socket.close()
+        if self._watch is not None:
+            self._watch.close()
         await self._visits.end_all()
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:

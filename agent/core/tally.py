@@ -14,7 +14,9 @@ LONGEST_STEP_S = 2.0  # between two looks; what is longer was a pause of this pr
 
 @dataclass(slots=True)
 class Tally:
-    """``rounds`` and ``payload_bytes`` go by (collective, plane); ``awaited_s`` by rank, ``output_bytes`` by stream."""
+    """``rounds`` and ``payload_bytes`` go by (collective, plane); ``awaited_s`` by rank, ``output_bytes`` by stream,
+    ``sent_bytes`` and ``received_bytes`` by the other agent, ``net`` by the names of hvd_net_info.
+    """
 
     jobs: int = 0
     announcements: int = 0
@@ -24,6 +26,9 @@ class Tally:
     payload_bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
     awaited_s: dict[int, float] = field(default_factory=dict)
     output_bytes: Counter[str] = field(default_factory=Counter)
+    sent_bytes: Counter[str] = field(default_factory=Counter)
+    received_bytes: Counter[str] = field(default_factory=Counter)
+    net: Counter[str] = field(default_factory=Counter)
     looked_at: float | None = None
 
     def ran(self, collective: str, plane: str, rounds: int, payload: int) -> None:

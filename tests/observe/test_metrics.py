@@ -24,7 +24,8 @@ ALL = (*COORDINATOR, *AGENT, *PROCESS)
 UNITS = ("seconds", "bytes")
 # A word of a name that tells a unit which Prometheus would not have.
 WRONG_UNITS = ("ms", "millis", "us", "kb", "mb", "percent", "minutes")
-FEW_VALUES = {"state", "reason", "result", "collective", "plane", "phase", "stream", "kind", "service", "version"}
+FEW_VALUES = {"state", "reason", "result", "collective", "plane", "phase", "stream", "kind"}
+FEW_VALUES |= {"service", "version", "algorithm", "direction"}
 CAPPED = {"agent", "rank", "neighbour"}  # by MOST_LABELS
 
 

@@ -31,7 +31,7 @@ class Ranks:
         self._data = (ctypes.c_int32 * 3)()
 
     def begin(self) -> None:
-        self.room.create([Member(-1, arena.fd, os.getpid()) for arena in self.arenas])
+        self.room.create([Member(-1, arena.fd, os.getpid()) for arena in self.arenas], shared=False)
         board_fd, *arena_fds = self.room.descriptors
         descriptors = (ctypes.c_int * 2)(*arena_fds)
         for index, arena in enumerate(self.arenas):

@@ -11,7 +11,7 @@ from horovod.agent.core import events as ev
 from horovod.agent.core import values as v
 from horovod.agent.core.tally import Tally
 from horovod.agent.http import agent_pages
-from horovod.agent.metrics import TABLE, AgentView, Facts, LinkStat, ShellState, agent_collector
+from horovod.agent.metrics import TABLE, AgentView, Facts, ShellState, agent_collector
 from horovod.agent.snapshot import agent_snapshot
 
 from tests.agent.core.fakes import World
@@ -37,6 +37,9 @@ class FakeBoard:
     def arena_bytes(self) -> list[int]:
         return [100, 200][: len(self.infos)]
 
+    def net(self) -> native.NetInfo | None:
+        return native.NetInfo(*range(12)) if self.infos else None
+
 
 @dataclass
 class FakeShell:
@@ -58,7 +61,9 @@ def test_an_agent_without_a_job_has_its_totals_and_no_board() -> None:
     assert (values["hvd_agent_jobs_total"], values["hvd_agent_local_slots"], values["hvd_agent_epoch"]) == (3, 4, 0)
     assert values['hvd_agent_rounds_total{collective="allreduce",plane="local"}'] == 10
     assert values['hvd_agent_round_payload_bytes_total{collective="allreduce",plane="local"}'] == 80
-    assert not any(name.startswith(("hvd_agent_board", "hvd_agent_open", "hvd_agent_link")) for name in values)
+    assert not any(
+        name.startswith(("hvd_agent_board", "hvd_agent_open", "hvd_agent_link", "hvd_agent_net")) for name in values
+    )
 
 
 def test_ranks_by_state() -> None:
@@ -110,27 +115,24 @@ def test_open_rounds_their_age_and_what_ranks_use() -> None:
     assert values['hvd_agent_rank_blocked_threads{rank="0"}'] == 2
     assert values['hvd_agent_arena_bytes{rank="1"}'] == 200
     assert (values["hvd_agent_board_bytes"], values["hvd_agent_output_backlog_bytes"]) == (4096, 77)
+    assert (values["hvd_agent_net_parked_bytes"], values["hvd_agent_net_waiting_frames"]) == (10, 11)
     shell.core.epoch = None  # its board is about to go
     assert not any("rank=" in name for name in values_of(agent_collector(view_of(shell))))
 
 
 def test_facts_of_the_daemon() -> None:
-    links = [LinkStat("b", 10, 20, 1), LinkStat("c", 30, 40)]
-    facts = Facts(lambda: True, lambda: 2, lambda: {"reports": 5}, lambda: links)
+    facts = Facts(lambda: True, lambda: 2, lambda: {"reports": 5})
     values = values_of(agent_collector(view_of(None), facts))
     assert (values["hvd_agent_registered"], values["hvd_agent_sessions_total"]) == (1, 2)
     assert values['hvd_agent_unconfirmed_bytes{kind="reports"}'] == 5
-    assert values['hvd_agent_link_sent_bytes_total{neighbour="b"}'] == 10
-    assert values['hvd_agent_link_received_bytes_total{neighbour="c"}'] == 40
-    assert values['hvd_agent_link_retransmits_total{neighbour="b"}'] == 1
-    assert 'hvd_agent_link_retransmits_total{neighbour="c"}' not in values
 
 
 def test_every_metric_of_the_table_can_have_a_value() -> None:
     tally = Tally(awaited_s={0: 1.0})
     tally.ran("allreduce", "local", 1, 4)
     tally.output_bytes["stdout"] += 5
-    facts = Facts(lambda: True, lambda: 2, lambda: {"reports": 5}, lambda: [LinkStat("b", 10, 20, 1)])
+    tally.sent_bytes["b"] = tally.received_bytes["b"] = tally.net["writes"] = 1
+    facts = Facts(lambda: True, lambda: 2, lambda: {"reports": 5})
     values = values_of(agent_collector(view_of(shell_in_an_epoch(), tally), facts))
     assert {name.partition("{")[0] for name in values} == {metric.name for metric in TABLE}
 
