@@ -178,9 +178,9 @@ def _negotiation(core: CoordinatorState) -> Iterator[Sample]:
 
 def _waits(core: CoordinatorState, now: float) -> Iterator[Sample]:
     epoch, tally = core.epoch, core.tally
-    waits = epoch.waits(now) if epoch and epoch.ended is None else []
-    yield WAITS.at(len(waits))
-    yield OLDEST_WAIT.at(waits[0].age_s if waits else 0)
+    ages = epoch.wait_ages(now) if epoch and epoch.ended is None else []
+    yield WAITS.at(len(ages))
+    yield OLDEST_WAIT.at(max(ages, default=0.0))
     yield STALLS.at(tally.stall_warnings)
     yield DEADLOCKS.at(tally.deadlocks)
     yield from AWAITED.at_each(tally.awaited)

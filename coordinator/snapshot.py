@@ -17,6 +17,7 @@ __all__ = ["coordinator_snapshot"]
 _MOST_AGENTS = 1024
 _MOST_RANKS = 4096
 _MOST_WAITS = 64
+_MOST_NAMED = 64
 
 Part = dict[str, Json]
 
@@ -89,9 +90,11 @@ def _wait(wait: Wait) -> Json:
     return {
         "what": wait.what,
         "age_s": round(wait.age_s, 3),
-        "missing": list(wait.missing),
-        "holders": list(wait.holders),
-        "waiting": list(wait.waiting),
+        "missing": list(wait.missing[:_MOST_NAMED]),
+        "missing_count": len(wait.missing),
+        "holders": list(wait.holders[:_MOST_NAMED]),
+        "waiting": list(wait.waiting[:_MOST_NAMED]),
+        "waiting_count": len(wait.waiting),
     }
 
 

@@ -281,6 +281,10 @@ class Epoch:
         """Everything that is not complete, oldest first."""
         return self.stalls.waits(self._book(), now)
 
+    def wait_ages(self, now: float) -> list[float]:
+        """Only how old they are."""
+        return self.stalls.ages(self._book(), now)
+
     def _book(self) -> Book:
         return Book(self.plans, self.negotiation, self.sets, self.joined)
 

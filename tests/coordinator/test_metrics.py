@@ -27,7 +27,14 @@ class Scene:
     def play(self, *lines: str) -> dict[str, float]:
         for line in lines:
             self.player.line(line)
+        self._compare()
         return values_of(self.collector)
+
+    def _compare(self) -> None:
+        """The short way to the ages of waits says what the long one says."""
+        epoch, now = self.player.core.epoch, self.player.now
+        if epoch is not None:
+            assert sorted(epoch.wait_ages(now)) == sorted(wait.age_s for wait in epoch.waits(now))
 
     def state(self) -> dict[str, object]:
         return json.loads(json.dumps(coordinator_snapshot(self.player.core, self.player.now)))  # type: ignore[no-any-return]
@@ -195,7 +202,7 @@ def test_the_snapshot_says_who_is_there_what_waits_and_why_epochs_ended() -> Non
 
 
 def test_the_snapshot_shows_no_environment_no_arguments_no_output_and_no_key() -> None:
-    core = Coordinator(Config(secret=b"hidden-key"))
+    core = Coordinator(Config(), secret=b"hidden-key")
     player = Player()
     player.core = core
     player.line("agent a alpha 1")
