@@ -15,7 +15,7 @@ from horovod.proto import control_pb2
 from horovod.proto.link import LinkError
 from horovod.proto.pump import Pump
 
-__all__ = ["AgentStreams", "Agents", "first_frame"]
+__all__ = ["AgentStreams", "Agents", "first_frame", "until_one_ends"]
 
 log = logging.getLogger("horovod.coordinator")
 
