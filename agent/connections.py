@@ -76,16 +76,25 @@ class WorkerServer:
             return
         pid, uid, _ = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
         if uid != self._uid and uid not in self._allowed_uids:
-            log.warning(
-                "Refused a connection of process %d: it runs as user %d, this agent as %d.", pid, uid, self._uid
-            )
-            peer.close()
+            self._turn_away(peer, pid, uid)
             return
         connection = Connection(self._next, peer, pid, self)
         self._next += 1
         self.connections[connection.id] = connection
         self._sessions.opened(connection)
         connection.begin()
+
+    def _turn_away(self, peer: socket.socket, pid: int, uid: int) -> None:
+        """A process of another user hears why; nothing that it sends is read."""
+        reason = (
+            f"Process {pid} runs as user {uid}, the agent of this host as user {self._uid}: only processes of the same "
+            "user can be ranks of its job. Start the job as the user that the program is to run as."
+        )
+        log.warning("Refused a connection: %s", reason)
+        message = worker_pb2.AgentMessage(rejected=worker_pb2.Rejected(reason=reason))
+        with contextlib.suppress(OSError):
+            peer.send(frame(message.SerializeToString()), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+        peer.close()
 
     def received(self, connection: Connection, message: worker_pb2.WorkerMessage) -> None:
         """A connection has a message."""

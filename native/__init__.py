@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 from pathlib import Path
 
 from horovod.native._abi import ABI_VERSION, lib, library_path
@@ -22,6 +22,7 @@ from horovod.native.errors import (
     Status,
     check,
 )
+from horovod.native.net import Net, NetEvent, NetEventKind, NetInfo, NetPeerInfo, NetSpec
 
 __all__ = [
     "ABI_VERSION",
@@ -33,8 +34,15 @@ __all__ = [
     "EpochFailed",
     "InvalidArgument",
     "NativeError",
+    "Net",
+    "NetEvent",
+    "NetEventKind",
+    "NetInfo",
+    "NetPeerInfo",
+    "NetSpec",
     "OpCancelled",
     "OutOfMemory",
+    "PlanFlag",
     "PlanKind",
     "PlanSpec",
     "RankInfo",
@@ -80,6 +88,12 @@ class PlanKind(IntEnum):
 
     COOPERATIVE = 0
     PULL = 1
+
+
+class PlanFlag(IntFlag):
+    """What else is true of a plan: members on other hosts take part."""
+
+    REMOTE = 1
 
 
 def dtype_bytes(dtype: int) -> int:

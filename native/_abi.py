@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_int64, c_uint8, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int64, c_uint8, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 _LIBRARY = "libhvd_native.so"
 
 
@@ -25,6 +25,7 @@ class CPlanSpec(Structure):
         ("depth", c_uint32),
         ("n_members", c_uint32),
         ("members", POINTER(c_uint32)),
+        ("flags", c_uint32),
     ]
 
 
@@ -72,6 +73,69 @@ class CCopy(Structure):
     _fields_ = [("member", c_uint32), ("source_offset", c_uint64), ("output", c_void_p), ("bytes", c_uint64)]
 
 
+class CSpan(Structure):
+    """hvd_span."""
+
+    _fields_ = [("offset", c_uint64), ("bytes", c_uint64)]
+
+
+class CNetSpec(Structure):
+    """hvd_net_spec."""
+
+    _fields_ = [
+        ("n_hosts", c_uint32),
+        ("my_host", c_uint32),
+        ("lanes", c_uint32),
+        ("eager_bytes", c_uint64),
+        ("ping_ms", c_uint32),
+        ("silent_ms", c_uint32),
+    ]
+
+
+class CNetEvent(Structure):
+    """hvd_net_event."""
+
+    _fields_ = [
+        ("kind", c_uint32),
+        ("host", c_uint32),
+        ("plan_id", c_uint64),
+        ("round", c_uint64),
+        ("text", c_char * 200),
+    ]
+
+
+class CNetInfo(Structure):
+    """hvd_net_info."""
+
+    _fields_ = [
+        ("rounds_direct", c_uint64),
+        ("rounds_ring", c_uint64),
+        ("rounds_pull", c_uint64),
+        ("bytes_sent", c_uint64),
+        ("bytes_received", c_uint64),
+        ("frames_sent", c_uint64),
+        ("frames_received", c_uint64),
+        ("writes", c_uint64),
+        ("reads", c_uint64),
+        ("sleeps", c_uint64),
+        ("parked_bytes", c_uint64),
+        ("waiting_frames", c_uint64),
+    ]
+
+
+class CNetPeerInfo(Structure):
+    """hvd_net_peer_info."""
+
+    _fields_ = [
+        ("bytes_sent", c_uint64),
+        ("bytes_received", c_uint64),
+        ("tokens", c_uint64),
+        ("owed", c_uint64),
+        ("silent_ms", c_uint64),
+        ("lost", c_uint32),
+    ]
+
+
 _STATUS = c_int
 FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "hvd_abi_version": (c_uint32, []),
@@ -102,6 +166,20 @@ FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "hvd_arena_stat": (_STATUS, [c_void_p, POINTER(CArenaInfo)]),
     "hvd_arena_trim": (_STATUS, [c_void_p, c_uint64]),
     "hvd_arena_close": (None, [c_void_p]),
+    "hvd_net_create": (
+        _STATUS,
+        [c_void_p, POINTER(c_int), c_uint32, c_void_p, POINTER(CNetSpec), POINTER(c_void_p)],
+    ),
+    "hvd_net_add_peer": (_STATUS, [c_void_p, c_uint32, c_uint32, c_int]),
+    "hvd_net_start": (_STATUS, [c_void_p]),
+    "hvd_net_plan_add": (_STATUS, [c_void_p, c_uint64, POINTER(c_uint32), c_uint32, POINTER(c_uint32), c_uint32]),
+    "hvd_net_plan_remove": (_STATUS, [c_void_p, c_uint64]),
+    "hvd_net_events": (_STATUS, [c_void_p, POINTER(CNetEvent), c_uint32, POINTER(c_uint32)]),
+    "hvd_net_event_fd": (c_int, [c_void_p]),
+    "hvd_net_abort": (_STATUS, [c_void_p, c_char_p]),
+    "hvd_net_stat": (_STATUS, [c_void_p, POINTER(CNetInfo)]),
+    "hvd_net_peer_stat": (_STATUS, [c_void_p, c_uint32, POINTER(CNetPeerInfo)]),
+    "hvd_net_close": (None, [c_void_p]),
     "hvd_engine_open": (_STATUS, [c_int, c_void_p, c_uint32, POINTER(c_int), c_uint32, POINTER(c_void_p)]),
     "hvd_engine_close": (None, [c_void_p]),
     "hvd_engine_reason": (c_uint32, [c_void_p, c_char_p, c_uint32]),
@@ -109,7 +187,17 @@ FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "hvd_op_reduce": (_STATUS, [c_void_p, POINTER(CSegment), c_uint32, c_uint32, c_uint64, POINTER(c_int64)]),
     "hvd_op_pull": (
         _STATUS,
-        [c_void_p, POINTER(CSegment), c_uint32, POINTER(c_int64), c_uint32, c_uint64, POINTER(c_int64)],
+        [
+            c_void_p,
+            POINTER(CSegment),
+            c_uint32,
+            POINTER(c_int64),
+            c_uint32,
+            POINTER(CSpan),
+            c_uint32,
+            c_uint64,
+            POINTER(c_int64),
+        ],
     ),
     "hvd_op_bind": (_STATUS, [c_void_p, c_int64, c_uint64, POINTER(c_uint64)]),
     "hvd_op_unbind": (_STATUS, [c_void_p, c_int64]),

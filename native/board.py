@@ -12,7 +12,11 @@ from horovod.native.errors import Status, check
 
 @dataclass(frozen=True, slots=True)
 class PlanSpec:
-    """hvd_plan_spec: ``members`` are local indices in set-rank order, ``nbytes`` the payload of a cooperative plan."""
+    """hvd_plan_spec: ``members`` are local indices in set-rank order, ``nbytes`` the payload of a cooperative plan.
+
+    With PlanFlag.REMOTE in ``flags`` members on other hosts take part: see Net.plan_add.  A pull plan lists them too, with the
+    agent's index (``local_size`` of the board).
+    """
 
     plan_id: int
     kind: int
@@ -23,6 +27,7 @@ class PlanSpec:
     nbytes: int
     depth: int
     members: tuple[int, ...]
+    flags: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,7 @@ class Board:
             spec.depth,
             len(spec.members),
             members,
+            spec.flags,
         )
         offset = ctypes.c_uint64()
         status = lib.hvd_board_plan_add(self.pointer, ctypes.byref(native), ctypes.byref(offset))

@@ -11,6 +11,19 @@ set(ENGINE_SOURCES
   src/engine_api.cc
   src/help.cc
   src/helping.cc
+  src/net_api.cc
+  src/net_bell.cc
+  src/net_direct.cc
+  src/net_frame.cc
+  src/net_frames.cc
+  src/net_gather.cc
+  src/net_lane.cc
+  src/net_loop.cc
+  src/net_peer.cc
+  src/net_plan.cc
+  src/net_publish.cc
+  src/net_ring.cc
+  src/net_rounds.cc
   src/op.cc
   src/plan.cc
   src/pull.cc

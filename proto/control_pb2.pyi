@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AgentReport(_message.Message):
-    __slots__ = ("epoch", "register", "rank_hello", "announcements", "held", "plan_retired", "join_requested", "join_quiet", "set_add_requested", "set_remove_requested", "rank_left", "rank_started", "rank_exited", "observation")
+    __slots__ = ("epoch", "register", "rank_hello", "announcements", "held", "plan_retired", "join_requested", "join_quiet", "set_add_requested", "set_remove_requested", "rank_left", "rank_started", "rank_exited", "observation", "peer_lost")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     RANK_HELLO_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,7 @@ class AgentReport(_message.Message):
     RANK_STARTED_FIELD_NUMBER: _ClassVar[int]
     RANK_EXITED_FIELD_NUMBER: _ClassVar[int]
     OBSERVATION_FIELD_NUMBER: _ClassVar[int]
+    PEER_LOST_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     register: Register
     rank_hello: RankHello
@@ -36,7 +37,8 @@ class AgentReport(_message.Message):
     rank_started: RankStarted
     rank_exited: RankExited
     observation: Observation
-    def __init__(self, epoch: _Optional[int] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., rank_hello: _Optional[_Union[RankHello, _Mapping]] = ..., announcements: _Optional[_Union[Announcements, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., plan_retired: _Optional[_Union[PlanRetired, _Mapping]] = ..., join_requested: _Optional[_Union[JoinRequested, _Mapping]] = ..., join_quiet: _Optional[_Union[JoinQuiet, _Mapping]] = ..., set_add_requested: _Optional[_Union[SetAddRequested, _Mapping]] = ..., set_remove_requested: _Optional[_Union[SetRemoveRequested, _Mapping]] = ..., rank_left: _Optional[_Union[RankLeft, _Mapping]] = ..., rank_started: _Optional[_Union[RankStarted, _Mapping]] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., observation: _Optional[_Union[Observation, _Mapping]] = ...) -> None: ...
+    peer_lost: PeerLost
+    def __init__(self, epoch: _Optional[int] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., rank_hello: _Optional[_Union[RankHello, _Mapping]] = ..., announcements: _Optional[_Union[Announcements, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., plan_retired: _Optional[_Union[PlanRetired, _Mapping]] = ..., join_requested: _Optional[_Union[JoinRequested, _Mapping]] = ..., join_quiet: _Optional[_Union[JoinQuiet, _Mapping]] = ..., set_add_requested: _Optional[_Union[SetAddRequested, _Mapping]] = ..., set_remove_requested: _Optional[_Union[SetRemoveRequested, _Mapping]] = ..., rank_left: _Optional[_Union[RankLeft, _Mapping]] = ..., rank_started: _Optional[_Union[RankStarted, _Mapping]] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., observation: _Optional[_Union[Observation, _Mapping]] = ..., peer_lost: _Optional[_Union[PeerLost, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
     __slots__ = ("agent", "host", "slots", "labels", "addresses")
@@ -74,18 +76,20 @@ class RankHello(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., generation: _Optional[int] = ..., pid: _Optional[int] = ..., process_sets: _Optional[_Iterable[_Union[_worker_pb2.ProcessSet, _Mapping]]] = ..., dynamic_process_sets: bool = ...) -> None: ...
 
 class Announcement(_message.Message):
-    __slots__ = ("rank", "request", "signature", "contested_plan", "contested_round")
+    __slots__ = ("rank", "request", "signature", "contested_plan", "contested_round", "no_room_bytes")
     RANK_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     CONTESTED_PLAN_FIELD_NUMBER: _ClassVar[int]
     CONTESTED_ROUND_FIELD_NUMBER: _ClassVar[int]
+    NO_ROOM_BYTES_FIELD_NUMBER: _ClassVar[int]
     rank: int
     request: int
     signature: _worker_pb2.Signature
     contested_plan: int
     contested_round: int
-    def __init__(self, rank: _Optional[int] = ..., request: _Optional[int] = ..., signature: _Optional[_Union[_worker_pb2.Signature, _Mapping]] = ..., contested_plan: _Optional[int] = ..., contested_round: _Optional[int] = ...) -> None: ...
+    no_room_bytes: int
+    def __init__(self, rank: _Optional[int] = ..., request: _Optional[int] = ..., signature: _Optional[_Union[_worker_pb2.Signature, _Mapping]] = ..., contested_plan: _Optional[int] = ..., contested_round: _Optional[int] = ..., no_room_bytes: _Optional[int] = ...) -> None: ...
 
 class Announcements(_message.Message):
     __slots__ = ("items",)
@@ -226,16 +230,26 @@ class Observation(_message.Message):
     def __init__(self, rounds: _Optional[_Iterable[_Union[OpenRound, _Mapping]]] = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., plans_used: _Optional[_Iterable[int]] = ..., blocked_on: _Optional[_Iterable[_Union[BlockedOn, _Mapping]]] = ...) -> None: ...
 
 class BlockedOn(_message.Message):
-    __slots__ = ("rank", "plan", "round", "name")
+    __slots__ = ("rank", "plan", "round", "name", "call")
     RANK_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
     rank: int
     plan: int
     round: int
     name: str
-    def __init__(self, rank: _Optional[int] = ..., plan: _Optional[int] = ..., round: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
+    call: int
+    def __init__(self, rank: _Optional[int] = ..., plan: _Optional[int] = ..., round: _Optional[int] = ..., name: _Optional[str] = ..., call: _Optional[int] = ...) -> None: ...
+
+class PeerLost(_message.Message):
+    __slots__ = ("agent", "text")
+    AGENT_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    agent: str
+    text: str
+    def __init__(self, agent: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
 class Order(_message.Message):
     __slots__ = ("epoch", "registered", "start_ranks", "stop_ranks", "epoch_start", "rank_rejected", "plan_made", "refusal", "hold", "retire_plan", "joined_ranks", "all_joined", "join_done", "set_added", "set_removed", "end_epoch", "warn", "job_finished")
@@ -333,13 +347,27 @@ class StopRanks(_message.Message):
     grace_s: float
     def __init__(self, reason: _Optional[str] = ..., grace_s: _Optional[float] = ...) -> None: ...
 
+class Host(_message.Message):
+    __slots__ = ("agent", "host", "addresses")
+    AGENT_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    agent: str
+    host: str
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, agent: _Optional[str] = ..., host: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class EpochStart(_message.Message):
-    __slots__ = ("places", "process_sets")
+    __slots__ = ("places", "process_sets", "ring", "key")
     PLACES_FIELD_NUMBER: _ClassVar[int]
     PROCESS_SETS_FIELD_NUMBER: _ClassVar[int]
+    RING_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
     places: _containers.RepeatedCompositeFieldContainer[RankPlace]
     process_sets: _containers.RepeatedCompositeFieldContainer[_worker_pb2.ProcessSet]
-    def __init__(self, places: _Optional[_Iterable[_Union[RankPlace, _Mapping]]] = ..., process_sets: _Optional[_Iterable[_Union[_worker_pb2.ProcessSet, _Mapping]]] = ...) -> None: ...
+    ring: _containers.RepeatedCompositeFieldContainer[Host]
+    key: bytes
+    def __init__(self, places: _Optional[_Iterable[_Union[RankPlace, _Mapping]]] = ..., process_sets: _Optional[_Iterable[_Union[_worker_pb2.ProcessSet, _Mapping]]] = ..., ring: _Optional[_Iterable[_Union[Host, _Mapping]]] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class RankRejected(_message.Message):
     __slots__ = ("rank", "reason", "retry")

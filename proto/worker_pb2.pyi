@@ -23,6 +23,7 @@ class ErrorKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SHUT_DOWN: _ClassVar[ErrorKind]
     LOST: _ClassVar[ErrorKind]
     STALLED: _ClassVar[ErrorKind]
+    NO_ROOM: _ClassVar[ErrorKind]
 ALLREDUCE: Kind
 ALLGATHER: Kind
 BROADCAST: Kind
@@ -35,6 +36,7 @@ NOT_WHILE_JOINED: ErrorKind
 SHUT_DOWN: ErrorKind
 LOST: ErrorKind
 STALLED: ErrorKind
+NO_ROOM: ErrorKind
 
 class Shape(_message.Message):
     __slots__ = ("dims",)
@@ -117,16 +119,18 @@ class Hello(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., nonce: _Optional[str] = ..., rank: _Optional[int] = ..., pid: _Optional[int] = ..., generation: _Optional[int] = ..., arena_bytes: _Optional[int] = ..., process_sets: _Optional[_Iterable[_Union[ProcessSet, _Mapping]]] = ..., dynamic_process_sets: bool = ...) -> None: ...
 
 class Announce(_message.Message):
-    __slots__ = ("request", "signature", "contested_plan", "contested_round")
+    __slots__ = ("request", "signature", "contested_plan", "contested_round", "no_room_bytes")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     CONTESTED_PLAN_FIELD_NUMBER: _ClassVar[int]
     CONTESTED_ROUND_FIELD_NUMBER: _ClassVar[int]
+    NO_ROOM_BYTES_FIELD_NUMBER: _ClassVar[int]
     request: int
     signature: Signature
     contested_plan: int
     contested_round: int
-    def __init__(self, request: _Optional[int] = ..., signature: _Optional[_Union[Signature, _Mapping]] = ..., contested_plan: _Optional[int] = ..., contested_round: _Optional[int] = ...) -> None: ...
+    no_room_bytes: int
+    def __init__(self, request: _Optional[int] = ..., signature: _Optional[_Union[Signature, _Mapping]] = ..., contested_plan: _Optional[int] = ..., contested_round: _Optional[int] = ..., no_room_bytes: _Optional[int] = ...) -> None: ...
 
 class RetireAck(_message.Message):
     __slots__ = ("plans",)

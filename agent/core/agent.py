@@ -7,13 +7,14 @@ connection that it came on, never the agent.  Announcements of one turn travel t
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from horovod.agent.core import events as ev
 from horovod.agent.core import values as v
 from horovod.agent.core.environment import rank_environment
-from horovod.agent.core.epoch import Epoch
+from horovod.agent.core.epoch import Epoch, lost
 
 PROTOCOL = 1
 
@@ -29,6 +30,8 @@ class AgentInfo:
     secret: str
     quiesce_s: float = 2.0
     silent_s: float = 1.0
+    labels: Mapping[str, str] = field(default_factory=dict)
+    addresses: tuple[str, ...] = ()
 
 
 class Phase(Enum):
@@ -63,6 +66,15 @@ class Slot:
 
 
 @dataclass(slots=True)
+class Opening:
+    """An epoch whose plane is being opened; what the coordinator says meanwhile waits."""
+
+    number: int
+    start: v.EpochStart
+    orders: list[ev.FromCoordinator] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class AgentCore:
     """``handle`` one event at a time; outcomes of board commands come before anything else."""
 
@@ -70,18 +82,20 @@ class AgentCore:
     slots: dict[int, Slot] = field(default_factory=dict)
     sessions: dict[int, Session] = field(default_factory=dict)
     epoch: Epoch | None = None
+    opening: Opening | None = None
     last_epoch: int = 0
     missed_epoch: int = 0  # one that could not begin here, as a rank had died meanwhile
     jobs: int = 0
 
     def start(self) -> list[ev.Command]:
         """First words to the coordinator."""
-        return [ev.ToCoordinator(0, v.Register(self.info.name, self.info.host, self.info.slots))]
+        info = self.info
+        return [ev.ToCoordinator(0, v.Register(info.name, info.host, info.slots, info.labels, info.addresses))]
 
     def handle(self, event: ev.Event, now: float) -> list[ev.Command]:
         """Commands that follow from the event."""
         if isinstance(event, ev.FromRank):
-            return self._from_rank(event)
+            return self._from_rank(event, now)
         if isinstance(event, ev.FromCoordinator):
             return self._order(event, now)
         if isinstance(event, ev.ConnectionClosed):
@@ -95,6 +109,8 @@ class AgentCore:
         return self._board_event(event, now)
 
     def _board_event(self, event: ev.Event, now: float) -> list[ev.Command]:
+        if isinstance(event, (ev.PlaneReady, ev.PlaneLost)):
+            return self._plane_event(event, now)
         epoch = self.epoch
         if epoch is None:
             return []
@@ -112,7 +128,7 @@ class AgentCore:
 
     # ---- ranks ------------------------------------------------------------------------------------------------------------
 
-    def _from_rank(self, event: ev.FromRank) -> list[ev.Command]:
+    def _from_rank(self, event: ev.FromRank, now: float) -> list[ev.Command]:
         body = event.body
         if isinstance(body, v.Hello):
             return self._hello(event.connection, body)
@@ -129,7 +145,7 @@ class AgentCore:
             return [] if late else [ev.CloseConnection(event.connection, f"{type(body).__name__} outside an epoch")]
         if self.epoch.sessions.get(session.rank) != event.connection:
             return []  # last words of a process that is gone
-        commands = self.epoch.from_rank(session.rank, body)
+        commands = self.epoch.from_rank(session.rank, body, now)
         return [ev.CloseConnection(event.connection, commands)] if isinstance(commands, str) else commands
 
     def _hello(self, connection: int, hello: v.Hello) -> list[ev.Command]:
@@ -157,7 +173,8 @@ class AgentCore:
             return (
                 f"Process {hello.pid} inherited the variables of rank {hello.rank}, which another process (started as pid "
                 f"{slot.pid}) is already. A subprocess of a rank can't be a rank: remove HOROVOD_RANK and HOROVOD_AGENT from its "
-                "environment."
+                "environment. If it is a worker that imports the main program (multiprocessing, DataLoader), call hvd.init() "
+                'under if __name__ == "__main__": there.'
             )
         if not hello.descriptors:
             return f"The Hello of process {hello.pid} came without its descriptors."
@@ -253,26 +270,72 @@ class AgentCore:
         if isinstance(body, v.JobFinished):
             self.slots.clear()
             return [ev.JobOver(body.code, body.text)]
+        if self.opening is not None and event.epoch == self.opening.number:
+            return self._order_early(self.opening, event)
         if self.epoch is not None and event.epoch == self.epoch.number:
             return self.epoch.order(body, now)
         if isinstance(body, v.EndEpoch) and event.epoch == self.missed_epoch:
             return self._reject_late(body)
         return []
 
-    def _epoch_start(self, number: int, body: v.EpochStart) -> list[ev.Command]:
-        local = tuple(place.rank for place in body.places if place.agent == self.info.name)
+    def _waiting_locals(self, body: v.EpochStart) -> dict[int, Session] | None:
+        """The sessions of all local ranks, or None: somebody died, and the coordinator ends the epoch when it hears of it."""
+        local = [place.rank for place in body.places if place.agent == self.info.name]
         sessions = {rank: self.slots[rank].session for rank in local if rank in self.slots}
-        live = {rank: s.connection for rank, s in sessions.items() if s is not None and s.phase is Phase.WAITING}
+        live = {rank: s for rank, s in sessions.items() if s is not None and s.phase is Phase.WAITING}
+        return live if len(live) == len(local) else None
+
+    def _epoch_start(self, number: int, body: v.EpochStart) -> list[ev.Command]:
+        live = self._waiting_locals(body)
         self.last_epoch = number
-        if len(live) < len(local):
+        if live is None:
             self.missed_epoch = number
-            return []  # somebody died meanwhile: the coordinator ends this epoch when it hears of it
-        self.epoch = Epoch(number, body.places, local, live)
-        for session in sessions.values():
-            if session is not None:
-                session.phase = Phase.READY
-        welcomes = [ev.ToRank(live[rank], self.epoch.welcome(rank, body.process_sets)) for rank in local]
-        return [ev.BoardCreate(number, tuple(live[rank] for rank in local)), *welcomes]
+            return []
+        shared = len(body.ring) > 1
+        create = ev.BoardCreate(number, tuple(session.connection for session in live.values()), shared)
+        if not shared:
+            return [create, *self._begin(number, body)]
+        place = [host.agent for host in body.ring].index(self.info.name)
+        self.opening = Opening(number, body)
+        return [create, ev.PlaneOpen(number, body.ring, place, body.key)]
+
+    def _begin(self, number: int, body: v.EpochStart) -> list[ev.Command]:
+        """The board exists and all others are connected: the local ranks are let in."""
+        live = self._waiting_locals(body)
+        if live is None:
+            self.missed_epoch = number
+            return [ev.BoardClose()]
+        connections = {rank: session.connection for rank, session in live.items()}
+        self.epoch = Epoch(number, body.places, tuple(live), connections, body.ring)
+        for session in live.values():
+            session.phase = Phase.READY
+        return [ev.ToRank(connections[rank], self.epoch.welcome(rank, body.process_sets)) for rank in live]
+
+    def _plane_event(self, event: ev.PlaneReady | ev.PlaneLost, now: float) -> list[ev.Command]:
+        opening, epoch = self.opening, self.epoch
+        if opening is not None and event.epoch == opening.number:
+            if isinstance(event, ev.PlaneLost):
+                _, report = lost(opening.start.ring[event.host], event.text)
+                return [ev.ToCoordinator(opening.number, report)]  # it ends the epoch for all
+            return self._opened(opening, now)
+        if isinstance(event, ev.PlaneLost) and epoch is not None and event.epoch == epoch.number:
+            return epoch.plane_lost(event, now)
+        return []
+
+    def _opened(self, opening: Opening, now: float) -> list[ev.Command]:
+        self.opening = None
+        commands = self._begin(opening.number, opening.start)
+        for order in opening.orders:
+            commands += self._order(order, now)
+        return commands
+
+    def _order_early(self, opening: Opening, event: ev.FromCoordinator) -> list[ev.Command]:
+        """An order for an epoch that is not open yet: it waits, unless it is the end."""
+        if not isinstance(event.body, v.EndEpoch):
+            opening.orders.append(event)
+            return []
+        self.opening, self.missed_epoch = None, opening.number
+        return [ev.BoardClose(), *self._reject_late(event.body)]
 
     def _reject_late(self, body: v.EndEpoch) -> list[ev.Command]:
         """The epoch ended before it began here."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from horovod.agent.core import events as ev
 from horovod.agent.core import values as v
+from horovod.agent.core.calls import Calls
 from horovod.agent.core.plans import LocalPlan, block, fault, local_plan
 
 
@@ -20,15 +21,23 @@ class Epoch:
     places: tuple[v.RankPlace, ...]
     local: tuple[int, ...]
     sessions: dict[int, int]
+    ring: tuple[v.Host, ...] = ()
     plans: dict[int, LocalPlan] = field(default_factory=dict)
     names: dict[tuple[int, int], str] = field(default_factory=dict)  # (rank, request) that waits for its plan
     request_plans: dict[tuple[int, int], int] = field(default_factory=dict)
+    calls: Calls = field(default_factory=Calls)
     joined: tuple[int, ...] = ()
     all_joined: bool = False
     zero_plans: set[int] = field(default_factory=set)
     ended: v.Error | None = None
     ended_at: float = 0.0
     observed: bool = False
+
+    @property
+    def host_of(self) -> tuple[int, ...]:
+        """The place in the ring of each rank's agent, by rank."""
+        place = {host.agent: index for index, host in enumerate(self.ring)}
+        return tuple(place.get(p.agent, 0) for p in self.places)
 
     def welcome(self, rank: int, sets: tuple[v.ProcessSet, ...]) -> v.Welcome:
         """What a rank is told."""
@@ -54,7 +63,7 @@ class Epoch:
 
     # ---- from ranks ---------------------------------------------------------------------------------------------------
 
-    def from_rank(self, rank: int, body: v.WorkerBody) -> list[ev.Command] | str:
+    def from_rank(self, rank: int, body: v.WorkerBody, now: float) -> list[ev.Command] | str:
         """A message of a rank inside the epoch; a text when it makes no sense."""
         if isinstance(body, v.Announce):
             return self._announce(rank, body)
@@ -64,11 +73,7 @@ class Epoch:
             return f"{type(body).__name__} inside an epoch"
         if self.ended is not None:
             return [ev.ToRank(self.sessions[rank], v.Refused(body.request, self.ended))]
-        if isinstance(body, v.Join):
-            return [self.report(v.JoinRequested(rank, body.request))]
-        if isinstance(body, v.AddProcessSet):
-            return [self.report(v.SetAddRequested(rank, body.request, body.ranks))]
-        return [self.report(v.SetRemoveRequested(rank, body.request, body.id))]
+        return [self.report(self.calls.asked(rank, body, now))]
 
     def _announce(self, rank: int, body: v.Announce) -> list[ev.Command] | str:
         reason = fault(body.signature)
@@ -77,7 +82,8 @@ class Epoch:
         if self.ended is not None:
             return [ev.ToRank(self.sessions[rank], v.Refused(body.request, self.ended))]
         self.names[rank, body.request] = body.signature.name
-        item = v.Announcement(rank, body.request, body.signature, body.contested_plan, body.contested_round)
+        contest = (body.contested_plan, body.contested_round)
+        item = v.Announcement(rank, body.request, body.signature, *contest, body.no_room_bytes)
         return [self.report(v.Announcements((item,)))]
 
     def _acknowledged(self, rank: int, plans: tuple[int, ...]) -> list[ev.Command]:
@@ -96,6 +102,7 @@ class Epoch:
         if isinstance(body, v.PlanMade):
             return self._plan_made(body)
         if isinstance(body, v.Refusal):
+            self.calls.answered(body.requests)
             return [self._refused(item, body.error) for item in body.requests if item.rank in self.sessions]
         if isinstance(body, v.Hold):
             return self._hold(body.plan)
@@ -113,7 +120,7 @@ class Epoch:
         for item in body.requests:
             self.names.pop((item.rank, item.request), None)
             self.request_plans[item.rank, item.request] = plan.id
-        return [block(plan, len(body.members), self.local)]
+        return [block(plan, self.local, self.host_of)]
 
     def placed(self, event: ev.PlanPlaced) -> list[ev.Command]:
         """The block exists: tell the ranks that wait."""
@@ -175,6 +182,13 @@ class Epoch:
                     del self.request_plans[rank, request]
         return [self.report(v.PlanRetired(event.plan))]
 
+    def plane_lost(self, event: ev.PlaneLost, now: float) -> list[ev.Command]:
+        """Another agent's host can't be reached: nobody need wait for the coordinator to say so."""
+        if self.ended is not None:
+            return []
+        error, report = lost(self.ring[event.host], event.text)
+        return [self.report(report), *self._end(error, now)]
+
     def _end(self, error: v.Error, now: float) -> list[ev.Command]:
         closed = error.kind is v.ErrorKind.SHUT_DOWN
         if self.ended is None:
@@ -183,6 +197,7 @@ class Epoch:
         return [ev.BoardFail(closed, error.text), *(ev.ToRank(c, ended) for c in self.sessions.values())]
 
     def _set_changed(self, body: v.SetAdded | v.SetRemoved) -> list[ev.Command]:
+        self.calls.answered(body.requests)
         commands: list[ev.Command] = []
         for item in body.requests:
             if item.rank not in self.sessions:
@@ -209,6 +224,7 @@ class Epoch:
         if isinstance(body, v.JoinDone):
             self.all_joined = False
             self.zero_plans.clear()
+            self.calls.answered(body.requests)
             done = [(self.sessions.get(item.rank), item.request) for item in body.requests]
             return [ev.ToRank(c, v.Joined(request, body.last_rank)) for c, request in done if c is not None]
         return []
@@ -244,6 +260,7 @@ class Epoch:
     def gone(self, rank: int) -> list[ev.Command]:
         """A rank has left or died: it holds up no retirement any more."""
         self.sessions.pop(rank, None)
+        self.calls.gone(rank)
         self.names = {key: name for key, name in self.names.items() if key[0] != rank}
         return [command for plan in list(self.plans.values()) for command in self._maybe_remove(plan)]
 
@@ -259,25 +276,30 @@ class Epoch:
             holders = {self.local[i] for seen in event.rounds for i in seen.holders} if late else set()
             return [ev.EndProcess(rank, kill=True) for rank in sorted(holders)]
         waits = [seen for seen in event.rounds if seen.missing or seen.holders]
-        anything = bool(waits or self.names or event.plans_used)
+        anything = bool(waits or self.names or self.calls.open or event.plans_used)
         if not anything and not self.observed:
             return []
         self.observed = anything
-        return [self.report(self._observation(waits, event))]
+        return [self.report(self._observation(waits, event, now))]
 
-    def _observation(self, waits: list[ev.SeenRound], event: ev.Seen) -> v.Observation:
+    def _observation(self, waits: list[ev.SeenRound], event: ev.Seen, now: float) -> v.Observation:
         def ranks(indices: tuple[int, ...]) -> tuple[int, ...]:
             return tuple(self.local[i] for i in indices)
 
         rounds = tuple(v.OpenRound(w.plan, w.round, w.age_s, ranks(w.missing), ranks(w.holders)) for w in waits)
-        states = tuple(
-            v.RankState(self.local[s.local_index], s.submits, s.blocked, s.tag, s.blocked_s, s.process_state)
-            for s in event.ranks
-        )
+        states = tuple(self._rank_state(seen, now) for seen in event.ranks)
         blocked = (self._blocked_on(state, rounds) for state in states if state.blocked)
         return v.Observation(rounds, states, event.plans_used, tuple(item for item in blocked if item is not None))
 
+    def _rank_state(self, seen: ev.SeenRank, now: float) -> v.RankState:
+        rank = self.local[seen.local_index]
+        state = v.RankState(rank, seen.submits, seen.blocked, seen.tag, seen.blocked_s, seen.process_state)
+        return self.calls.added_to(state, now)
+
     def _blocked_on(self, state: v.RankState, rounds: tuple[v.OpenRound, ...]) -> v.BlockedOn | None:
+        call = self.calls.blocked_on(state)
+        if call is not None:
+            return call
         tag = state.blocked_request
         name = self.names.get((state.rank, tag))
         if name is not None:
@@ -291,6 +313,7 @@ class Epoch:
     def check_invariants(self) -> None:
         """Raises AssertionError when the book is wrong."""
         assert set(self.sessions) <= set(self.local)
+        assert {call.rank for call in self.calls.open.values()} <= set(self.sessions)
         for plan in self.plans.values():
             assert plan.told <= set(plan.ranks)
             assert plan.retiring or not plan.removing
@@ -298,3 +321,9 @@ class Epoch:
 
 
 __all__ = ["Epoch"]
+
+
+def lost(host: v.Host, text: str) -> tuple[v.Error, v.PeerLost]:
+    """What ranks and the coordinator are told when the plane to a host is broken."""
+    words = f"Host {host.host} (agent {host.agent}) can't be reached any more: {text}."
+    return v.Error(v.ErrorKind.LOST, words), v.PeerLost(host.agent, text)

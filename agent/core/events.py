@@ -118,6 +118,30 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
+class PlaneReady:
+    """Outcome of PlaneOpen: every other agent is connected."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneLost:
+    """The plane can't be opened, or can't go on: ``host`` is the place of the other agent in the ring."""
+
+    epoch: int
+    host: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Another host has data for a round in which nobody here has arrived."""
+
+    plan: int
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
 class Bell:
     """A rank has arrived while somebody is joined."""
 
@@ -138,6 +162,9 @@ Event = (
     | PlanRemoved
     | Swept
     | Seen
+    | PlaneReady
+    | PlaneLost
+    | Wanted
     | Bell
     | Tick
 )
@@ -171,10 +198,24 @@ class CloseConnection:
 
 @dataclass(frozen=True, slots=True)
 class BoardCreate:
-    """A board for these connections, by local index; their arenas came with their Hellos."""
+    """A board for these connections, by local index; their arenas came with their Hellos.
+
+    ``shared``: other agents take part, so the board gets an arena for what comes from them.
+    """
 
     epoch: int
     connections: tuple[int, ...]
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneOpen:
+    """Connects this agent, at ``place`` in the ring, with all others; answered with PlaneReady or PlaneLost."""
+
+    epoch: int
+    ring: tuple[v.Host, ...]
+    place: int
+    key: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +224,19 @@ class BoardClose:
 
 
 @dataclass(frozen=True, slots=True)
+class RemotePart:
+    """Members of a plan on other hosts: its hosts in ring order and, for pulls, the host of each member."""
+
+    ring: tuple[int, ...]
+    member_hosts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PlanAdd:
-    """Makes a plan's block; answered with PlanPlaced.  Fields as in hvd_plan_spec."""
+    """Makes a plan's block; answered with PlanPlaced.  Fields as in hvd_plan_spec.
+
+    Members on other hosts, which only pulls list, stand as the number of local ranks.
+    """
 
     plan: int
     kind: int
@@ -195,6 +247,7 @@ class PlanAdd:
     nbytes: int
     depth: int
     members: tuple[int, ...]
+    remote: RemotePart | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +345,7 @@ Command = (
     | CloseConnection
     | BoardCreate
     | BoardClose
+    | PlaneOpen
     | PlanAdd
     | PlanLimit
     | PlanRemove

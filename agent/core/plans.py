@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from horovod.agent.core.events import PlanAdd
+from horovod.agent.core.events import PlanAdd, RemotePart
 from horovod.agent.core.values import Kind, PlanMade, Signature
 
 DTYPE_BYTES = (1, 1, 2, 2, 4, 8, 2, 4, 8, 1, 2)
@@ -22,7 +23,8 @@ class LocalPlan:
 
     id: int
     signature: Signature
-    ranks: tuple[int, ...]  # local members in set-rank order
+    members: tuple[int, ...]  # in set-rank order
+    ranks: tuple[int, ...]  # the local ones of them
     requests: dict[int, list[int]]  # rank -> requests that waited
     offset: int = 0
     placed: bool = False
@@ -38,25 +40,36 @@ def local_plan(made: PlanMade, local: tuple[int, ...]) -> LocalPlan:
     requests: dict[int, list[int]] = {}
     for item in made.requests:
         requests.setdefault(item.rank, []).append(item.request)
-    return LocalPlan(made.plan, made.signature, tuple(r for r in made.members if r in local), requests)
+    here = tuple(r for r in made.members if r in local)
+    return LocalPlan(made.plan, made.signature, made.members, here, requests)
 
 
-def block(plan: LocalPlan, members: int, local: tuple[int, ...]) -> PlanAdd:
-    """What the board must know; Average becomes Sum with a post-scale of 1/size."""
-    signature = plan.signature
+def block(plan: LocalPlan, local: tuple[int, ...], host_of: Sequence[int]) -> PlanAdd:
+    """What the board must know; Average becomes Sum with the post-scale multiplied by 1/size.  ``host_of``: by rank.
+
+    The same product, not a quotient, as in ``horovod.common.layout.kernel_arguments``: they differ in the last bit.
+    """
+    signature, size = plan.signature, len(plan.members)
     cooperative = signature.kind in (Kind.ALLREDUCE, Kind.BARRIER)
     average = signature.op == AVERAGE and signature.kind in (Kind.ALLREDUCE, Kind.REDUCESCATTER)
+    listed = plan.ranks if cooperative else plan.members
     return PlanAdd(
         plan=plan.id,
         kind=COOPERATIVE if cooperative else PULL,
         dtype=signature.dtype,
         op=NATIVE_OPS.get(signature.op, 1),
         prescale=signature.prescale,
-        postscale=signature.postscale / members if average else signature.postscale,
+        postscale=signature.postscale * (1.0 / size) if average else signature.postscale,
         nbytes=payload_bytes(signature) if signature.kind is Kind.ALLREDUCE else 0,
         depth=UNNAMED_DEPTH if signature.unnamed else NAMED_DEPTH,
-        members=tuple(local.index(rank) for rank in plan.ranks),
+        members=tuple(local.index(rank) if rank in local else len(local) for rank in listed),
+        remote=_remote_part(plan, cooperative, host_of) if len(plan.ranks) < size else None,
     )
+
+
+def _remote_part(plan: LocalPlan, cooperative: bool, host_of: Sequence[int]) -> RemotePart:
+    hosts = tuple(host_of[rank] for rank in plan.members)
+    return RemotePart(tuple(sorted(set(hosts))), () if cooperative else hosts)
 
 
 def payload_bytes(signature: Signature) -> int:

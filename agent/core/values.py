@@ -27,6 +27,7 @@ class ErrorKind(IntEnum):
     SHUT_DOWN = 3
     LOST = 4
     STALLED = 5
+    NO_ROOM = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,7 @@ class Announce:
     signature: Signature
     contested_plan: int = 0
     contested_round: int = 0
+    no_room_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +296,7 @@ class Announcement:
     signature: Signature
     contested_plan: int = 0
     contested_round: int = 0
+    no_room_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,12 +416,13 @@ class RankState:
 
 @dataclass(frozen=True, slots=True)
 class BlockedOn:
-    """What a blocked rank waits for."""
+    """What a blocked rank waits for: an operation, or the answer to ``call``."""
 
     rank: int
     plan: int
     round: int
     name: str
+    call: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,6 +433,14 @@ class Observation:
     ranks: tuple[RankState, ...] = ()
     plans_used: tuple[int, ...] = ()
     blocked_on: tuple[BlockedOn, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLost:
+    """The data plane can't go on with another agent's."""
+
+    agent: str
+    text: str
 
 
 # ---- from the coordinator -----------------------------------------------------------------------------------------------
@@ -462,11 +474,22 @@ class StopRanks:
 
 
 @dataclass(frozen=True, slots=True)
+class Host:
+    """An agent as others reach its data plane."""
+
+    agent: str
+    host: str
+    addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class EpochStart:
-    """All ranks have met."""
+    """All ranks have met; ``ring`` are the agents in the order of the ring."""
 
     places: tuple[RankPlace, ...]
     process_sets: tuple[ProcessSet, ...]
+    ring: tuple[Host, ...] = ()
+    key: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

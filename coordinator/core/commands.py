@@ -36,11 +36,22 @@ class StopRanks:
 
 
 @dataclass(frozen=True, slots=True)
+class Host:
+    """An agent as the others reach its data plane."""
+
+    agent: str
+    host: str
+    addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class EpochStart:
-    """All ranks have met."""
+    """All ranks have met; ``key`` proves to other agents of the ring who one is."""
 
     places: tuple[RankPlace, ...]
     process_sets: tuple[ProcessSet, ...]
+    ring: tuple[Host, ...] = ()
+    key: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,3 +18,5 @@ class Config:
     grace_s: float = 5.0
     # How long a rank that left the epoch first may take to exit before the others' failure stops it.
     culprit_exit_s: float = 2.0
+    # Keys of epochs are made from it: random, and known to the coordinator alone.
+    secret: bytes = b""

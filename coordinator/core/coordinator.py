@@ -6,6 +6,8 @@ files: time is an argument, commands are returned.  Messages of an older epoch a
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -13,6 +15,7 @@ from horovod.coordinator.core import events as ev
 from horovod.coordinator.core.commands import (
     Command,
     EpochStart,
+    Host,
     JobEnded,
     JobFinished,
     Outbox,
@@ -27,6 +30,7 @@ from horovod.coordinator.core.config import Config
 from horovod.coordinator.core.epoch import Epoch
 from horovod.coordinator.core.job import Failure, Job, RankCause, RankPhase, RankRecord, place_ranks
 from horovod.coordinator.core.process_sets import SetCall, fault
+from horovod.coordinator.core.ring import Ring, order_ring
 from horovod.coordinator.core.values import Error, ErrorKind, ProcessSet
 
 
@@ -50,6 +54,7 @@ class Coordinator:
     job: Job | None = None
     epoch: Epoch | None = None
     epochs: int = 0
+    ring: Ring | None = None
     jobs: int = 0
     stale: int = 0
     handled: int = 0
@@ -122,6 +127,16 @@ class Coordinator:
             epoch.stalls.observe(agent, body.rounds, body.ranks, body.blocked_on)
             epoch.look_at_waits(out, now)
             epoch.look_for_cycle(out, agent, now)
+        elif isinstance(body, ev.PeerLost):
+            self._peer_lost(out, epoch, agent, body)
+
+    def _peer_lost(self, out: Outbox, epoch: Epoch, agent: str, body: ev.PeerLost) -> None:
+        hosts = {place.agent: place.host for place in epoch.places}
+        text = (
+            f"Host {hosts.get(body.agent, '?')} (agent {body.agent}) can't be reached any more from host "
+            f"{hosts.get(agent, '?')} (agent {agent}): {body.text}."
+        )
+        epoch.end(out, Error(ErrorKind.LOST, text))
 
     # ---- init and shutdown -------------------------------------------------------------------------------------
 
@@ -157,8 +172,19 @@ class Coordinator:
         out.epoch = epoch.number
         for record in job.ranks:
             record.move(RankCause.EPOCH_START)
+        self.ring = order_ring({name: self._in_ring(name) for name in epoch.agents})
         for agent in epoch.agents:
-            out.send(agent, EpochStart(job.places, tuple(sets)))
+            out.send(agent, EpochStart(job.places, tuple(sets), self.ring.hosts, self._epoch_key(epoch.number)))
+
+    def _in_ring(self, name: str) -> tuple[Host, Mapping[str, str]]:
+        agent = self.agents[name]
+        return Host(name, agent.host, agent.addresses), agent.labels
+
+    def _epoch_key(self, number: int) -> bytes:
+        if not self.config.secret:
+            return b""
+        text = f"epoch {self.incarnation}/{number}"
+        return hmac.new(self.config.secret, text.encode(), hashlib.sha256).digest()
 
     def _left(self, out: Outbox, record: RankRecord, generation: int) -> None:
         if self.epoch is None or generation != record.generation or not record.move(RankCause.LEFT):

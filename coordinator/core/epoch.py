@@ -26,7 +26,7 @@ from horovod.coordinator.core.config import Config
 from horovod.coordinator.core.negotiation import Negotiation, not_while_joined
 from horovod.coordinator.core.plans import Plans
 from horovod.coordinator.core.process_sets import ProcessSets, SetCall
-from horovod.coordinator.core.stalls import Stalls, Wait
+from horovod.coordinator.core.stalls import Book, Stalls, Wait
 from horovod.coordinator.core.values import (
     Announcement,
     Error,
@@ -273,13 +273,16 @@ class Epoch:
             self.end(out, Error(ErrorKind.STALLED, text))
 
     def _waits(self, now: float) -> list[Wait]:
-        return self.stalls.waits(self.plans, self.negotiation, self.sets, frozenset(self.joined), now)
+        return self.stalls.waits(self._book(), now)
+
+    def _book(self) -> Book:
+        return Book(self.plans, self.negotiation, self.sets, self.joined)
 
     def look_for_cycle(self, out: Outbox, agent: str, now: float) -> None:
         """After an observation of an agent: ranks that wait for each other."""
         if self.ended is not None:
             return
-        cycle = self.stalls.find_cycle(self._waits(now), self.negotiation, agent, now)
+        cycle = self.stalls.find_cycle(self._waits(now), self._book(), agent, now)
         if cycle is None:
             return
         if cycle.reported_at is None:

@@ -132,6 +132,14 @@ class Observation:
     blocked_on: tuple[BlockedOn, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class PeerLost:
+    """The data plane of the reporting agent can't go on with this one's."""
+
+    agent: str
+    text: str
+
+
 Body = (
     Register
     | RankHello
@@ -146,6 +154,7 @@ Body = (
     | RankStarted
     | RankExited
     | Observation
+    | PeerLost
 )
 BODIES: tuple[type, ...] = (
     Register,
@@ -161,6 +170,7 @@ BODIES: tuple[type, ...] = (
     RankStarted,
     RankExited,
     Observation,
+    PeerLost,
 )
 
 

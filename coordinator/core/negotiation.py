@@ -1,9 +1,9 @@
 """Matches announcements by name inside a process set, whatever their order.
 
 When all members (joined ranks count as present) have announced equal signatures, a plan is made.  When two
-differ, everybody who has announced is refused at once and everybody else at their next announcement of that
-name, with the same words (a tombstone says who is owed them).  A rank that has been told may use the name again
-at once.
+differ, or one rank has no memory for its data, everybody who has announced is refused at once and everybody else at
+their next announcement of that name, with the same words (a tombstone says who is owed them).  A rank that has been
+told may use the name again at once.
 """
 
 from __future__ import annotations
@@ -70,6 +70,9 @@ class Negotiation:
             self.refuse(out, [item], Error(ErrorKind.INVALID, twice))
             return
         entry.announced[item.rank] = item
+        if item.no_room_bytes:
+            self._refuse_all(out, key, _no_room(item, self.hosts), joined)
+            return
         found = difference(item.signature, entry.first)
         if found is not None:
             what, mine, others = found
@@ -151,6 +154,15 @@ class Negotiation:
         for key, tombstones in self.tombstones.items():
             assert tombstones, key
             assert all(tombstone.owed for tombstone in tombstones)
+
+
+def _no_room(item: Announcement, hosts: Mapping[int, str]) -> Error:
+    return Error(
+        ErrorKind.NO_ROOM,
+        f"{item.signature.name!r} was refused on all ranks: rank {item.rank} (host {hosts.get(item.rank, '?')}) has no room "
+        f"for {item.no_room_bytes} bytes in its shared memory. Set HVD_ARENA_BYTES to more (memory limits of the container "
+        "count too), or wait for operations that are open before you start others.",
+    )
 
 
 def not_while_joined(signature: Signature, joined: frozenset[int]) -> Error:

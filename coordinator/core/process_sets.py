@@ -86,6 +86,18 @@ class ProcessSets:
             return None
         return self.calls.pop(number).made
 
+    def missing(self, calls: Calls) -> tuple[int, ...]:
+        """Ranks that have not made this call."""
+        return tuple(rank for rank in self.sets[0] if rank not in calls.made)
+
+    def awaited(self, rank: int, request: int) -> tuple[int, ...]:
+        """Ranks that this call of a rank waits for."""
+        for calls in self.calls.values():
+            made = calls.made.get(rank)
+            if made is not None and made.request == request:
+                return self.missing(calls)
+        return ()
+
     def check_invariants(self) -> None:
         """Raises AssertionError when the book is wrong."""
         assert self.sets[0] == tuple(range(self.size))

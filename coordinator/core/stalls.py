@@ -3,7 +3,8 @@
 A wait on a live, running rank only warns (once per limit period) and fails at the shutdown limit.  A cycle -
 ranks that are all blocked, each on something that another one of them has not submitted - is reported once
 every agent concerned has observed the same twice, and ends the epoch when no thread of those ranks submits
-anything within the grace.
+anything within the grace.  A rank is blocked in an operation, in join, or in a call that adds or removes a process
+set; one that has joined holds up no operation, as zeros stand in for it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from horovod.coordinator.core.plans import Plans
 from horovod.coordinator.core.process_sets import ProcessSets
 from horovod.coordinator.core.values import BlockedOn, OpenRound, RankState
 
+_CALLS_ADVICE = (
+    "All ranks, members or not, must add and remove process sets in the same order, and none may be in join meanwhile."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Wait:
@@ -28,6 +33,37 @@ class Wait:
     missing: tuple[int, ...]
     waiting: tuple[int, ...]
     holders: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """What is open in an epoch; ``joined`` maps ranks to the requests of their joins."""
+
+    plans: Plans
+    negotiation: Negotiation
+    sets: ProcessSets
+    joined: Mapping[int, int]
+
+    def awaited(self, blocked: BlockedOn, waits: list[Wait]) -> tuple[int, ...]:
+        """The ranks without which this rank can't go on."""
+        if blocked.call:
+            return self._call_awaits(blocked.rank, blocked.call)
+        missing = self._operation_awaits(blocked, waits)
+        return tuple(rank for rank in missing if rank not in self.joined)
+
+    def _call_awaits(self, rank: int, request: int) -> tuple[int, ...]:
+        if self.joined.get(rank) == request:
+            return tuple(other for other in self.sets.sets[0] if other not in self.joined)
+        return self.sets.awaited(rank, request)
+
+    def _operation_awaits(self, blocked: BlockedOn, waits: list[Wait]) -> tuple[int, ...]:
+        if blocked.plan:
+            key = f"{blocked.plan}/{blocked.round}"
+            return next((wait.missing for wait in waits if wait.key == key), ())
+        for (_, name), entry in self.negotiation.entries.items():
+            if name == blocked.name and blocked.rank in entry.announced:
+                return entry.missing(frozenset(self.joined))
+        return ()
 
 
 @dataclass(slots=True)
@@ -63,11 +99,10 @@ class Stalls:
             self.blocked_on.pop(state.rank, None)
         self.blocked_on.update({item.rank: item for item in blocked})
 
-    def waits(
-        self, plans: Plans, negotiation: Negotiation, sets: ProcessSets, joined: frozenset[int], now: float
-    ) -> list[Wait]:
+    def waits(self, book: Book, now: float) -> list[Wait]:
         """Everything open, oldest first."""
-        found = self._round_waits(plans) + _name_waits(negotiation, joined, now) + _call_waits(sets, now)
+        names = _name_waits(book.negotiation, frozenset(book.joined), now)
+        found = self._round_waits(book.plans) + names + _call_waits(book.sets, now)
         return sorted(found, key=lambda wait: -wait.age_s)
 
     def _round_waits(self, plans: Plans) -> list[Wait]:
@@ -125,10 +160,10 @@ class Stalls:
             return f"is alive and waits for {blocked.name!r} since {state.blocked_s:.0f} s"
         return f"is alive and {idle}"
 
-    def find_cycle(self, waits: list[Wait], negotiation: Negotiation, agent: str, now: float) -> Cycle | None:
+    def find_cycle(self, waits: list[Wait], book: Book, agent: str, now: float) -> Cycle | None:
         """Keeps the cycle of the last observations; returns it once all its agents have seen it twice."""
-        edges = {rank: self._awaited(rank, waits, negotiation) for rank in self.blocked_on if self._is_blocked(rank)}
-        ranks = _cycle(edges)
+        blocked = {rank: item for rank, item in self.blocked_on.items() if self._is_blocked(rank)}
+        ranks = _cycle({rank: book.awaited(item, waits) for rank, item in blocked.items()})
         if not ranks:
             self.cycle = None
             return None
@@ -143,24 +178,16 @@ class Stalls:
         state = self.ranks.get(rank)
         return state is not None and state.blocked > 0 and state.process_state == "running"
 
-    def _awaited(self, rank: int, waits: list[Wait], negotiation: Negotiation) -> tuple[int, ...]:
-        blocked = self.blocked_on[rank]
-        if blocked.plan:
-            key = f"{blocked.plan}/{blocked.round}"
-            return next((wait.missing for wait in waits if wait.key == key), ())
-        for (_, name), entry in negotiation.entries.items():
-            if name == blocked.name and rank in entry.announced:
-                return tuple(r for r in entry.members if r not in entry.announced)
-        return ()
-
     def _cycle_text(self, ranks: tuple[int, ...]) -> str:
         sides = "; ".join(
             f"rank {rank} (host {self.hosts.get(rank, '?')}) waits for {self.blocked_on[rank].name!r}" for rank in ranks
         )
-        return (
+        text = (
             f"Ranks {', '.join(map(str, ranks))} wait for each other: {sides}. None of them has submitted what another "
             "one waits for. Submit the same names on all ranks, or submit asynchronously before you wait."
         )
+        calls = any(self.blocked_on[rank].call for rank in ranks)
+        return f"{text} {_CALLS_ADVICE}" if calls else text
 
 
 def _name_waits(negotiation: Negotiation, joined: frozenset[int], now: float) -> list[Wait]:
@@ -177,7 +204,7 @@ def _call_waits(sets: ProcessSets, now: float) -> list[Wait]:
     waits = []
     for number, calls in sets.calls.items():
         callers = tuple(sorted(calls.made))
-        missing = tuple(rank for rank in sets.sets[0] if rank not in calls.made)
+        missing = sets.missing(calls)
         what = f"{calls.made[callers[0]].wish()} (a call that all ranks must make)"
         waits.append(Wait(f"call {number}", what, now - calls.since, missing, callers))
     return waits

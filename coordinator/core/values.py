@@ -26,6 +26,7 @@ class ErrorKind(IntEnum):
     SHUT_DOWN = 3
     LOST = 4
     STALLED = 5
+    NO_ROOM = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +91,17 @@ class RankRequest:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """A signature without a plan; contested_plan is the live plan of that name with another signature."""
+    """A signature without a plan; contested_plan is the live plan of that name with another signature.
+
+    With ``no_room_bytes`` the rank can't take part: it has no shared memory for so much.
+    """
 
     rank: int
     request: int
     signature: Signature
     contested_plan: int = 0
     contested_round: int = 0
+    no_room_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +137,14 @@ class RankState:
 
 @dataclass(frozen=True, slots=True)
 class BlockedOn:
-    """What the longest-waiting thread of a rank waits for; plan 0 while it is not negotiated."""
+    """What the longest-waiting thread of a rank waits for.
+
+    An operation (plan 0 while it is not negotiated), or with ``call`` the answer to this request: join, or a call that
+    adds or removes a process set.
+    """
 
     rank: int
     plan: int
     round: int
     name: str
+    call: int = 0

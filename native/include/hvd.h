@@ -10,6 +10,7 @@
  *   plan    a negotiated collective; a block on the board.  Plans hold no addresses.
  *   round   the n-th execution of a plan; a ring of `depth` entries in the plan's block.
  *   op      one submitted collective of one rank: not bound yet, bound to (plan, round), or finished.
+ *   net     the agent's connections to the agents of other hosts, and the thread that carries rounds over them.
  *
  * Errors: functions return hvd_status (negative = failure).  No function throws, allocates without bound, or blocks
  * without a time limit.  All functions are thread-safe unless a comment says otherwise.
@@ -23,7 +24,7 @@ extern "C" {
 #endif
 #define HVD_API __attribute__((visibility("default")))
 
-#define HVD_ABI_VERSION 1
+#define HVD_ABI_VERSION 2
 HVD_API uint32_t hvd_abi_version(void);
 
 typedef enum {
@@ -54,10 +55,15 @@ typedef enum { HVD_COOPERATIVE = 0, HVD_PULL = 1 } hvd_plan_kind;
 
 /* out[j][i] = round(post * reduce_m(round(pre * in[m][i]))) for i < count, for each non-null out[j], j < n.
  * in[m] == NULL stands for zeros.  out[j] may equal in[j].  Buffers are at least element-aligned.
- * Rounding: fp32 with factors cast to fp32; fp64 in fp64; integers scaled in fp64 and truncated toward zero
- * (a factor of exactly 1 leaves integers untouched); fp16 and bf16 are summed and scaled in fp32 and rounded once, to
- * nearest even; bool: Sum and Max are OR, Product and Min are AND.  Sums of integers wrap.  Min and Max propagate
- * NaN whatever the operand order.  Members are combined in order 0..n-1, so all outputs have the same bits.
+ * Rounding: fp32 with factors cast to fp32; fp64 in fp64; fp16 and bf16 are combined and scaled in fp32 and rounded once,
+ * to nearest even.  bool: Sum and Max are OR, Product and Min are AND; it is never scaled, True stays True.
+ * Integers: a factor of exactly 1 changes nothing.  With any other, each input times pre, and what they were combined to
+ * times post, is computed in fp64 (an int64 beyond 2^53 is rounded to fp64 first), truncated toward zero, and clamped to the
+ * nearest end of the dtype's range when it does not fit; NaN becomes 0.  Each input is truncated by itself: 1 and 1 with a pre
+ * of 0.5 add up to 0.
+ * Sums and products wrap in the dtype itself, before post: an average is right only if the sum fits.
+ * Min and Max propagate NaN whatever the operand order.  Members are combined in order 0..n-1, so all outputs have the same
+ * bits.
  * HVD_ADASUM (float dtypes): arXiv 2006.02924, distance-doubling pairs, dot products in fp64; n must be a power of
  * two; `count` must cover the whole tensor. */
 HVD_API hvd_status hvd_reduce(hvd_dtype dtype, hvd_reduce_op op, double pre, double post, const void *const *in,
@@ -76,9 +82,14 @@ typedef struct {
   double prescale, postscale;
   uint64_t bytes;        /* cooperative: payload of every member; a multiple of the dtype's size */
   uint32_t depth;        /* rounds that can be open at once: 2 for named plans, more for unnamed ones */
-  uint32_t n_members;    /* local members, in set-rank order */
-  const uint32_t *members; /* their local indices, ascending by set rank */
+  uint32_t n_members;    /* cooperative: local members.  pull: all members of the set.  In set-rank order */
+  const uint32_t *members; /* their local indices; pull and remote: local_size stands for a member on another host */
+  uint32_t flags;        /* HVD_PLAN_REMOTE or 0 */
 } hvd_plan_spec;
+
+/* Members on other hosts take part: rounds of this plan need a net that knows it (hvd_net_plan_add).  A member that lives
+ * on another host has the agent's index, local_size of the board, and its data lie in the agent's arena. */
+#define HVD_PLAN_REMOTE 1u
 
 /* Creates a sealed memfd-backed board for `local_size` ranks; *fd receives a close-on-exec descriptor that the caller
  * owns.  spin_ns: how long a waiter spins before it sleeps. */
@@ -94,7 +105,7 @@ HVD_API hvd_status hvd_board_plan_limit(hvd_board *board, uint64_t offset, uint6
 /* Rounds in which each member has arrived so far, by member index (n_members values). */
 HVD_API hvd_status hvd_board_plan_arrivals(hvd_board *board, uint64_t offset, uint64_t *arrivals);
 /* Arrives for member `local_index` with zeros as its data in every round of this cooperative plan that has at least
- * one arrival and misses that member; *rounds receives how many. */
+ * one arrival, or data from another host, and misses that member; *rounds receives how many. */
 HVD_API hvd_status hvd_board_plan_arrive_zeros(hvd_board *board, uint64_t offset, uint32_t local_index, uint64_t *rounds);
 /* While set, every arrival also rings the agent's bell. */
 HVD_API hvd_status hvd_board_watch_arrivals(hvd_board *board, int on);
@@ -146,11 +157,70 @@ HVD_API hvd_status hvd_arena_stat(hvd_arena *arena, hvd_arena_info *out);
 HVD_API hvd_status hvd_arena_trim(hvd_arena *arena, uint64_t keep_bytes);
 HVD_API void hvd_arena_close(hvd_arena *arena); /* only when no tensor lives in it any more */
 
+/* ---- net: rounds between hosts, in the agent's process --------------------------------------------------------------- */
+
+/* One net per agent and epoch, with one thread that carries rounds of plans with HVD_PLAN_REMOTE, and a helper thread that sleeps
+ * on the board's bell.  It reports what it sees as events and never changes the state of the board: when the board has failed
+ * or a peer is lost it drops all rounds, and the agent ends the epoch. */
+typedef struct hvd_net hvd_net;
+typedef struct {
+  uint32_t n_hosts, my_host;
+  uint32_t lanes;        /* connections to each peer, at most 16 */
+  uint64_t eager_bytes;  /* what each peer may send before its receiver is ready; at least 512 KiB, the same on all hosts */
+  uint32_t ping_ms;      /* a peer is greeted so often */
+  uint32_t silent_ms;    /* and is lost after so long without a byte from it */
+} hvd_net_spec;
+/* Board and arena must outlive the net.  arena_fds: of the n local ranks; they may be closed afterwards. */
+HVD_API hvd_status hvd_net_create(hvd_board *board, const int *arena_fds, uint32_t n, hvd_arena *own, const hvd_net_spec *spec,
+                                  hvd_net **out);
+/* Takes the descriptor of a connected, authenticated stream socket (also when it fails).  Each lane of each peer that shares
+ * a plan with this host must be added before the start. */
+HVD_API hvd_status hvd_net_add_peer(hvd_net *net, uint32_t host, uint32_t lane, int fd);
+HVD_API hvd_status hvd_net_start(hvd_net *net);
+/* Before any local rank is told of the plan at `offset`.  ring_hosts: the hosts that have members, in ring order, the same everywhere.
+ * member_hosts: for pull plans, the host of each member.  HVD_E_INVALID for Adasum: it does not travel. */
+HVD_API hvd_status hvd_net_plan_add(hvd_net *net, uint64_t offset, const uint32_t *ring_hosts, uint32_t n_hosts,
+                                    const uint32_t *member_hosts, uint32_t n_members);
+/* Before hvd_board_plan_remove.  HVD_PENDING while the net works on a round of it, or members here may still read what it got. */
+HVD_API hvd_status hvd_net_plan_remove(hvd_net *net, uint64_t plan_id);
+
+typedef enum {
+  HVD_NET_PEER_LOST = 1, /* host; text: reset, closed, silent for so long, bad frame.  All rounds are dropped */
+  HVD_NET_ABORT = 2,     /* host said so, or this net has no memory (host == my_host); text.  All rounds are dropped */
+  HVD_NET_WANTED = 3     /* plan_id, round: another host has data for it, no rank here has arrived in it, and
+                            hvd_board_watch_arrivals is on: a rank that has joined may have to be arrived for */
+} hvd_net_event_kind;
+typedef struct { uint32_t kind, host; uint64_t plan_id, round; char text[200]; } hvd_net_event;
+/* The oldest events, at most `capacity`; *n receives how many were taken. */
+HVD_API hvd_status hvd_net_events(hvd_net *net, hvd_net_event *out, uint32_t capacity, uint32_t *n);
+/* Readable while events wait; stays the net's. */
+HVD_API int hvd_net_event_fd(hvd_net *net);
+/* Tells all peers and drops all rounds, for good; used with hvd_board_fail. */
+HVD_API hvd_status hvd_net_abort(hvd_net *net, const char *text);
+
+typedef struct {
+  uint64_t rounds_direct, rounds_ring, rounds_pull; /* finished */
+  uint64_t bytes_sent, bytes_received, frames_sent, frames_received;
+  uint64_t writes, reads;            /* system calls on sockets */
+  uint64_t sleeps;                   /* of the thread */
+  uint64_t parked_bytes;             /* of frames for plans or rounds that are not known here yet */
+  uint64_t waiting_frames;           /* frames and streams that wait for tokens */
+} hvd_net_info;
+/* HVD_PENDING when the thread is too busy to answer. */
+HVD_API hvd_status hvd_net_stat(hvd_net *net, hvd_net_info *out);
+typedef struct { uint64_t bytes_sent, bytes_received, tokens, owed, silent_ms; uint32_t lost; } hvd_net_peer_info;
+HVD_API hvd_status hvd_net_peer_stat(hvd_net *net, uint32_t host, hvd_net_peer_info *out);
+/* Says goodbye, so that peers do not take the end of the connections for a loss, stops the threads and closes the sockets; takes
+ * at most about a second.  Data of pull rounds stay in the agent's arena until the next hvd_net_create on it. */
+HVD_API void hvd_net_close(hvd_net *net);
+
 /* ---- engine: a rank's view of one epoch ---------------------------------------------------------------------------- */
 
 typedef struct hvd_engine hvd_engine;
-/* Maps the board and the arenas of all local ranks (arena_fds[local_index] is ignored).  Descriptors stay the caller's and may
- * be closed afterwards.  The board is MADV_DONTFORK. */
+/* Maps the board and the arenas of all local ranks (arena_fds[local_index] is ignored); n is local_size, or local_size + 1
+ * when the last one is the agent's arena, where data from other hosts lie.  Descriptors stay the caller's and may be closed
+ * afterwards.  A forked child has neither the board nor the peers' arenas (MADV_DONTFORK): it makes no call on this engine,
+ * not even hvd_engine_close, and may exit as it likes. */
 HVD_API hvd_status hvd_engine_open(int board_fd, hvd_arena *own, uint32_t local_index, const int *arena_fds,
                                    uint32_t n, hvd_engine **out);
 /* Fails what is open with HVD_E_CANCELLED, waits for own threads to leave, unmaps.  Staging memory is given back, but data of
@@ -162,7 +232,9 @@ HVD_API hvd_status hvd_engine_state(hvd_engine *engine); /* HVD_OK, HVD_E_CLOSED
 
 typedef struct { const void *in; void *out; uint64_t bytes; } hvd_segment;
 
-#define HVD_OP_BLOCKING 1u /* the submitting thread waits at once: plain buffers are staged through a small window */
+/* The submitting thread waits at once: large plain buffers are staged through a small window, in and `out` stay valid until then.
+ * Should it leave its wait, the window still moves while any thread of this process waits, polls or submits. */
+#define HVD_OP_BLOCKING 1u
 
 typedef int64_t hvd_op; /* > 0; an index with a generation, so a stale handle is HVD_E_INVALID */
 
@@ -173,9 +245,12 @@ typedef int64_t hvd_op; /* > 0; an index with a generation, so a stale handle is
  * `tag` is shown in hvd_rank_info. The op is not bound. */
 HVD_API hvd_status hvd_op_reduce(hvd_engine *engine, const hvd_segment *segments, uint32_t n, uint32_t flags, uint64_t tag, hvd_op *out);
 /* A pull op: data (segments' `in`, concatenated without padding) and meta integers, both copied before this returns: peers may
- * read them long after the caller went on, so that even a buffer in the own arena is copied. */
+ * read them long after the caller went on, so that even a buffer in the own arena is copied.
+ * reads[i] is the part of the data that member i of the plan may read (all of it when n_reads is 0): other parts are not sent
+ * to its host.  n_reads must be 0 or the number of members of the plan that the op is bound to. */
+typedef struct { uint64_t offset, bytes; } hvd_span;
 HVD_API hvd_status hvd_op_pull(hvd_engine *engine, const hvd_segment *segments, uint32_t n, const int64_t *meta, uint32_t n_meta,
-                               uint64_t tag, hvd_op *out);
+                               const hvd_span *reads, uint32_t n_reads, uint64_t tag, hvd_op *out);
 /* Binds to the next round of the plan at `offset` and arrives.  Order of binds = order of rounds.  HVD_MARKED: round >= limit, op
  * parked (it may or may not have been seen as arrived); bind it again, to this or another plan, or fail it.
  * When the ring of rounds is full the op arrives later, by any later call of this process. *round receives the round. */

@@ -28,9 +28,11 @@ BellSleep::BellSleep(Bell &bell) : bell_(bell) {
 
 BellSleep::~BellSleep() { bell_.sleepers.fetch_sub(1, std::memory_order_seq_cst); }
 
-void BellSleep::sleep(uint64_t at_most_ns) {
+void BellSleep::sleep(uint64_t at_most_ns) { wait_for_ring(bell_, seen_, at_most_ns); }
+
+void wait_for_ring(Bell &bell, uint32_t seen, uint64_t at_most_ns) {
   timespec timeout{static_cast<time_t>(at_most_ns / 1000000000u), static_cast<long>(at_most_ns % 1000000000u)};
-  futex(bell_.word, FUTEX_WAIT, seen_, &timeout);
+  futex(bell.word, FUTEX_WAIT, seen, &timeout);
 }
 
 uint64_t now_ns() {

@@ -37,6 +37,9 @@ class BellSleep {
   uint32_t seen_;
 };
 
+// Sleeps while `word` is `seen`, without counting as a sleeper: for a thread that somebody else counts for.
+void wait_for_ring(Bell &bell, uint32_t seen, uint64_t at_most_ns);
+
 uint64_t now_ns();  // CLOCK_MONOTONIC
 void cpu_pause();
 

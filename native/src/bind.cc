@@ -14,7 +14,8 @@ hvd::MemberFields fields_of(const Op &op, const hvd::Mapping &arena) {
   const hvd::Staged &staged = op.staged;
   uint64_t data = staged.data == nullptr ? 0 : arena.offset_of(staged.data);
   uint64_t meta = staged.meta == nullptr ? 0 : arena.offset_of(staged.meta);
-  return {data, staged.bytes, meta, staged.n_meta, staged.window};
+  uint64_t reads = staged.reads == nullptr ? 0 : arena.offset_of(staged.reads);
+  return {data, staged.bytes, meta, staged.n_meta, staged.window, reads, staged.n_reads};
 }
 
 }  // namespace
@@ -45,7 +46,9 @@ void hvd_engine::sweep_plans() {
 }
 
 bool hvd_engine::fits(const Op &op, const BoundPlan &plan) const {
-  return op.pull == plan.view.is_pull() && (op.pull || op.staged.bytes == plan.view.bytes);
+  if (op.pull != plan.view.is_pull()) return false;
+  if (op.pull) return op.staged.n_reads == 0 || op.staged.n_reads == plan.view.n_members;
+  return op.staged.bytes == plan.view.bytes;
 }
 
 hvd_status hvd_engine::bind(hvd_op handle, uint64_t offset, uint64_t *round) {
@@ -75,9 +78,10 @@ hvd_status hvd_engine::bind_op(Lock &lock, Op *op, uint64_t offset) {
   return bind_result(*op);
 }
 
-// A plan that is reduced in one piece has no window.
+// A plan that is reduced in one piece, or whose payload travels, has no window.
 hvd_status hvd_engine::prepare(Lock &lock, Op *op) {
-  if (op->staged.window == 0 || op->plan->view.n_chunks > 1) return HVD_OK;
+  const hvd::PlanView &view = op->plan->view;
+  if (op->staged.window == 0 || (view.n_chunks > 1 && !view.is_remote())) return HVD_OK;
   if (op->busy) return HVD_E_INVALID;
   uint64_t bytes = op->staged.bytes;
   stage_free(&op->staged);
@@ -121,8 +125,7 @@ void hvd_engine::pump(BoundPlan *plan) {
     if (arrival == Arrival::kMarked || arrival == Arrival::kRingFull) return;
     plan->queue.pop_front();
     op->state = OpState::kArrived;
-    op->active_at = active_.size();
-    active_.push_back(op);
+    add_active(op);
   }
   backlog_.erase(std::remove(backlog_.begin(), backlog_.end(), plan), backlog_.end());
 }
@@ -131,7 +134,14 @@ void hvd_engine::pump_all() {
   for (size_t i = backlog_.size(); i-- > 0;) pump(backlog_[i]);  // pump() may erase the element it is at
 }
 
+void hvd_engine::add_active(Op *op) {
+  op->active_at = active_.size();
+  active_.push_back(op);
+  if (op->staged.window != 0) ++windowed_;
+}
+
 void hvd_engine::drop_active(Op *op) {
+  if (op->staged.window != 0) --windowed_;
   active_[op->active_at] = active_.back();
   active_[op->active_at]->active_at = op->active_at;
   active_.pop_back();
@@ -148,7 +158,7 @@ void hvd_engine::drop_queued(Op *op) {
 bool hvd_engine::take_off(Op *op, uint32_t how) {
   if (op->state == OpState::kQueued)
     drop_queued(op);
-  else if (op->state == OpState::kArrived && hvd::close_unopened(site(*op->plan), op->round, how))
+  else if (op->state == OpState::kArrived && !op->busy && hvd::close_unopened(site(*op->plan), op->round, how))
     drop_active(op);
   else
     return false;

@@ -36,6 +36,13 @@ bool has_open_pull(const hvd::BoardView &board, const PlanView &plan) {
   return false;
 }
 
+// The net should have forgotten the plan before; this is the last check.
+bool net_holds(const PlanView &plan) {
+  for (uint32_t i = 0; i < plan.depth && plan.is_remote(); ++i)
+    if (plan.entry(i).net_hold.load(kSeqCst) != 0) return true;
+  return false;
+}
+
 }  // namespace
 
 hvd_board::hvd_board(hvd::BoardView board)
@@ -45,7 +52,7 @@ hvd_board::hvd_board(hvd::BoardView board)
 
 hvd_status hvd_board::plan_add(const hvd_plan_spec &spec, uint64_t *offset) {
   if (!hvd::spec_is_valid(spec, view.local_size)) return HVD_E_INVALID;
-  uint64_t bytes = hvd::block_bytes(spec.n_members, spec.depth);
+  uint64_t bytes = hvd::block_bytes(spec);
   std::lock_guard lock(mutex_);
   bool reused = false;
   uint64_t at = blocks_.alloc(bytes, &reused);
@@ -63,7 +70,7 @@ hvd_status hvd_board::plan_remove(uint64_t offset) {
   if (found == plans_.end()) return HVD_E_INVALID;
   const PlanView &plan = *found->second;
   plan.header->limit.store(0, kSeqCst);
-  if (view.block_has_holder(offset) || has_open_pull(view, plan)) return HVD_PENDING;
+  if (view.block_has_holder(offset) || has_open_pull(view, plan) || net_holds(plan)) return HVD_PENDING;
   // A holder publishes, then looks at the id; here the id goes, then the holders are looked at: no claim is missed.
   plan.header->plan_id.store(0, kSeqCst);
   if (view.block_has_holder(offset)) {
@@ -71,7 +78,7 @@ hvd_status hvd_board::plan_remove(uint64_t offset) {
     return HVD_PENDING;
   }
   plan.header->magic.store(0, std::memory_order_release);
-  blocks_.free(offset, hvd::block_bytes(plan.n_members, plan.depth));
+  blocks_.free(offset, plan.block_bytes);
   plans_.erase(found);
   listed_.reset();
   return HVD_OK;
@@ -111,6 +118,7 @@ uint64_t hvd_board::arrive_zeros(const PlanView &plan, uint32_t member) {
   std::lock_guard lock(mutex_);
   uint64_t first = plan.arrivals[member].load(kSeqCst), most = first, count = 0;
   for (uint32_t m = 0; m < plan.n_members; ++m) most = std::max(most, plan.arrivals[m].load(kSeqCst));
+  most = std::max(most, plan.header->wanted.load(kSeqCst));
   most = std::min(most, first + plan.depth);  // no more can be open, whatever the counters say
   for (uint64_t round = first; round < most; ++round, ++count) {
     RoundSite site{view, plan};

@@ -22,11 +22,12 @@ struct hvd_board {
   hvd_status wait_bell(uint64_t timeout_ns);
   hvd_status help(const int *arena_fds, uint32_t n, uint64_t timeout_ns);
 
+  bool map_arenas(const int *arena_fds, uint32_t n, hvd::ArenaMappings *out);
+
   const hvd::BoardView view;
 
  private:
   bool help_once(const hvd::ArenaMappings &arenas);
-  bool map_arenas(const int *arena_fds, uint32_t n, hvd::ArenaMappings *out);
 
   std::mutex mutex_;  // of this process; ranks never take it
   hvd::BlockAllocator blocks_;

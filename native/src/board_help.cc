@@ -31,7 +31,7 @@ bool hvd_board::help_once(const hvd::ArenaMappings &arenas) {
 
 hvd_status hvd_board::help(const int *arena_fds, uint32_t n, uint64_t timeout_ns) {
   hvd::ArenaMappings arenas;
-  if (n != view.local_size || !map_arenas(arena_fds, n, &arenas)) return HVD_E_INVALID;
+  if (n < view.local_size || !map_arenas(arena_fds, n, &arenas)) return HVD_E_INVALID;
   uint64_t until = hvd::now_ns() + timeout_ns;
   for (uint64_t now = hvd::now_ns(); now < until; now = hvd::now_ns()) {
     if (view.state() == HVD_E_FAILED) return HVD_E_FAILED;

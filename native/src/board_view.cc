@@ -53,6 +53,7 @@ hvd_status BoardView::state() const {
 void BoardView::ring_everyone() const {
   for (uint32_t i = 0; i <= local_size; ++i) ring(slots[i].bell);
   ring(header->agent_bell);
+  ring(header->net.bell);
 }
 
 bool BoardView::has_holder(uint64_t block_offset, uint64_t round) const {

@@ -48,7 +48,7 @@ void hvd_engine::leave_or_free(Published *published) {
 void hvd_engine::give_up(Lock &lock, Op *op, uint64_t until_ns) {
   op->cancelled = true;
   for (settle(op); op->state == OpState::kArrived && hvd::now_ns() < until_ns; settle(op)) {
-    bool moved = op->staged.window != 0 && drive_window(lock, op);
+    bool moved = drive_others(lock, nullptr);  // its own window is one of them
     if (help_some(lock, op, 1) || moved) continue;
     hvd::BellSleep sleeper(slot().bell);
     settle(op);

@@ -39,7 +39,15 @@ struct hvd_engine {
 
   hvd_status reduce_bound(uint64_t offset, const hvd_segment &segment, uint32_t flags, uint64_t tag, hvd_op *out);
   hvd_status reduce(const hvd_segment *segments, uint32_t n, uint32_t flags, uint64_t tag, hvd_op *out);
-  hvd_status pull(const hvd_segment *segments, uint32_t n, const int64_t *meta, uint32_t n_meta, uint64_t tag, hvd_op *out);
+  struct Publication {  // what a pull op offers
+    const hvd_segment *segments;
+    uint32_t n;
+    const int64_t *meta;
+    uint32_t n_meta;
+    const hvd_span *reads;
+    uint32_t n_reads;
+  };
+  hvd_status pull(const Publication &what, uint64_t tag, hvd_op *out);
   hvd_status bind(hvd_op handle, uint64_t offset, uint64_t *round);
   hvd_status unbind(hvd_op handle);
   hvd_status wait(hvd_op handle, uint64_t timeout_ns);
@@ -81,8 +89,7 @@ struct hvd_engine {
   bool stage_whole(hvd::Op *op);
   bool stage_reduce(hvd::Op *op);
   hvd_status submit_reduce(Call &call, const hvd_segment *segments, uint32_t n, uint32_t flags, uint64_t tag);
-  hvd_status submit_pull(Call &call, const hvd_segment *segments, uint32_t n, const int64_t *meta, uint32_t n_meta,
-                         uint64_t tag);
+  hvd_status submit_pull(Call &call, const Publication &what, uint64_t tag);
   hvd_status finish_submit(Call &call, hvd_status status, hvd_op *out);
 
   // bind.cc
@@ -95,6 +102,7 @@ struct hvd_engine {
   hvd_status bind_result(const hvd::Op &op) const;
   void pump(hvd::BoundPlan *plan);
   void pump_all();
+  void add_active(hvd::Op *op);
   void drop_active(hvd::Op *op);
   void drop_queued(hvd::Op *op);
   bool take_off(hvd::Op *op, uint32_t how);
@@ -122,11 +130,13 @@ struct hvd_engine {
   // helping.cc
   bool move_window(hvd::Op *op);
   bool drive_window(Lock &lock, hvd::Op *op);
+  bool drive_others(Lock &lock, const hvd::Op *own);
   uint32_t find_targets(hvd::Op *first, Target *targets);
   uint32_t help_with(const Target &target, uint32_t most_chunks);
   bool help_some(Lock &lock, hvd::Op *first, uint32_t most_chunks);
 
   // pull.cc
+  const hvd::Mapping *arena_of(const hvd::PlanView &view, uint32_t member) const;
   bool source(const hvd::Op &op, uint32_t member, uint64_t offset, uint64_t bytes, const char **at) const;
 
   hvd_arena *arena_;
@@ -145,6 +155,7 @@ struct hvd_engine {
   uint64_t crowded_until_ns_ = 0;
   size_t sweep_at_ = 64;
   std::vector<hvd::Op *> active_;             // arrived
+  size_t windowed_ = 0;                       // of these, with a window
   std::vector<hvd::BoundPlan *> backlog_;     // plans with a queue
   std::deque<Published> published_;
   std::vector<hvd::Op *> blocked_;            // of the threads that sleep, longest first

@@ -32,7 +32,8 @@ hvd_status hvd_engine_open(int board_fd, hvd_arena *own, uint32_t local_index, c
     mapping->advise_all(MADV_DONTFORK);
     hvd::BoardView board;
     if (!hvd::BoardView::load(std::move(mapping), &board)) return HVD_E_INVALID;
-    if (n != board.local_size || local_index >= n) return HVD_E_INVALID;
+    bool with_agent = n == board.local_size + 1;
+    if ((n != board.local_size && !with_agent) || local_index >= board.local_size) return HVD_E_INVALID;
     hvd::ArenaMappings arenas;
     if (!map_arenas(arena_fds, n, local_index, *own, &arenas)) return HVD_E_MEMORY;
     *out = new hvd_engine(std::move(board), own, local_index, std::move(arenas));
@@ -55,9 +56,9 @@ hvd_status hvd_op_reduce(hvd_engine *engine, const hvd_segment *segments, uint32
 }
 
 hvd_status hvd_op_pull(hvd_engine *engine, const hvd_segment *segments, uint32_t n, const int64_t *meta, uint32_t n_meta,
-                       uint64_t tag, hvd_op *out) {
+                       const hvd_span *reads, uint32_t n_reads, uint64_t tag, hvd_op *out) {
   if (engine == nullptr || out == nullptr) return HVD_E_INVALID;
-  return guarded([&] { return engine->pull(segments, n, meta, n_meta, tag, out); });
+  return guarded([&] { return engine->pull({segments, n, meta, n_meta, reads, n_reads}, tag, out); });
 }
 
 hvd_status hvd_op_bind(hvd_engine *engine, hvd_op op, uint64_t offset, uint64_t *round) {

@@ -36,7 +36,7 @@ bool window_is_ready(const PlanView &plan, uint64_t round, uint32_t chunk) {
 // False when there is nothing to claim now in this round, or it is not this round any more.
 bool choose(const PlanView &plan, uint64_t round, uint64_t word, End end, Choice *out) {
   uint32_t low = claim_low(word), high = claim_high(word);
-  if (claim_round(word) != round || low + high >= plan.n_chunks) return false;
+  if (claim_round(word) != round || claim_closed(word) || low + high >= plan.n_claims) return false;
   bool windowed = has_window(plan, round);
   *out = windowed || end == End::kLow ? Choice{low, kOneLow} : Choice{plan.n_chunks - 1 - high, kOneHigh};
   return !windowed || window_is_ready(plan, round, low);
@@ -47,15 +47,10 @@ bool choose(const PlanView &plan, uint64_t round, uint64_t word, End end, Choice
 void *find_chunk(const PlanView &plan, const Mapping *arena, const EntryMember &member, uint32_t chunk, bool *zeros) {
   uint32_t flags = member.flags.load(std::memory_order_relaxed);
   *zeros = (flags & kZeros) != 0;
-  if (*zeros || arena == nullptr) return nullptr;
+  if (*zeros) return nullptr;
   uint32_t window = flags & kWindowMask;
   uint64_t place = window == 0 ? chunk : chunk % window;
-  uint64_t start = member.data_offset.load(std::memory_order_relaxed);
-  uint64_t length = plan.chunk_length(chunk), skip = place * plan.chunk_bytes;
-  uint64_t end = arena->bytes();
-  if (start > end || skip > end - start || length > end - start - skip) return nullptr;
-  uint64_t at = start + skip;
-  return at % hvd_dtype_bytes(static_cast<hvd_dtype>(plan.dtype)) == 0 ? arena->base() + at : nullptr;
+  return find_data(plan, arena, member, place * plan.chunk_bytes, plan.chunk_length(chunk));
 }
 
 bool find_chunks(const RoundSite &site, const ArenaMappings &arenas, uint64_t round, uint32_t chunk, ChunkPointers *at) {
@@ -69,29 +64,39 @@ bool find_chunks(const RoundSite &site, const ArenaMappings &arenas, uint64_t ro
   return true;
 }
 
+// Between hosts the sum is not final: one member's buffer takes it, and the post-scale comes at the end.
+hvd_status reduce_into_leader(const PlanView &plan, ChunkPointers *at, uint32_t leader, uint32_t chunk) {
+  if (leader == plan.n_members) return HVD_OK;
+  for (uint32_t m = 0; m < plan.n_members; ++m)
+    if (m != leader) at->out[m] = nullptr;
+  uint64_t count = plan.chunk_length(chunk) / hvd_dtype_bytes(static_cast<hvd_dtype>(plan.dtype));
+  return hvd_reduce(static_cast<hvd_dtype>(plan.dtype), static_cast<hvd_reduce_op>(plan.op), plan.prescale, 1, at->in,
+                    at->out, plan.n_members, count);
+}
+
 hvd_status reduce_chunk(const RoundSite &site, const ArenaMappings &arenas, uint64_t round, uint32_t chunk) {
   const PlanView &plan = site.plan;
   ChunkPointers at;
   if (!find_chunks(site, arenas, round, chunk, &at)) return HVD_E_INVALID;
+  if (plan.ends_in_net()) return reduce_into_leader(plan, &at, leader_of(plan, round), chunk);
   if (plan.n_members == 1 && plan.prescale == 1 && plan.postscale == 1) return HVD_OK;
   uint64_t count = plan.chunk_length(chunk) / hvd_dtype_bytes(static_cast<hvd_dtype>(plan.dtype));
   return hvd_reduce(static_cast<hvd_dtype>(plan.dtype), static_cast<hvd_reduce_op>(plan.op), plan.prescale,
                     plan.postscale, at.in, at.out, plan.n_members, count);
 }
 
-void complete_round(const PlanView &plan, uint64_t round) {
-  Entry &entry = plan.entry(round);
-  uint64_t status = entry.status.exchange(0, std::memory_order_relaxed);
-  entry.done.store(0, std::memory_order_relaxed);  // for the next round; all chunks of this one are counted
-  entry.complete.store((round + 1) << 8 | status, kSeqCst);  // releases all chunks; pairs with phase_of
-}
-
 void finish_chunk(const RoundSite &site, uint64_t round, uint32_t chunk, hvd_status status) {
   Entry &entry = site.plan.entry(round);
-  if (status != HVD_OK) entry.status.store(static_cast<uint64_t>(-static_cast<int>(status)), std::memory_order_relaxed);
+  uint64_t negated = static_cast<uint64_t>(-static_cast<int>(status));
+  if (site.plan.ends_in_net()) {
+    site.plan.ready(round, chunk).store((round + 1) << 8 | negated, kSeqCst);  // releases the chunk; pairs with the net's look
+    return signal_net(site);
+  }
+  if (status != HVD_OK) entry.status.store(negated, std::memory_order_relaxed);
   entry.stamps[chunk % kStamps].store(claim_word(round, chunk + 1), kSeqCst);  // pairs with chunk_is_done
   // Every holder releases its chunk here and the last one acquires them all.
-  if (entry.done.fetch_add(1, std::memory_order_acq_rel) + 1 == site.plan.n_chunks) complete_round(site.plan, round);
+  if (entry.done.fetch_add(1, std::memory_order_acq_rel) + 1 == site.plan.n_chunks)
+    complete_round(site.plan, round, entry.status.load(std::memory_order_relaxed));
   ring_members(site);
 }
 

@@ -1,4 +1,4 @@
-// What a thread of this rank does for open rounds: the window of its own op, and chunks of any op of this rank.
+// What a thread of this rank does for open rounds: windows and chunks of its own op first, then of any op of this rank.
 #include <algorithm>
 
 #include "engine_call.h"
@@ -18,6 +18,8 @@ bool can_copy_out(const Op &op) {
 bool can_copy_in(const Op &op) {
   return op.next_in < op.plan->view.n_chunks && op.next_in < op.next_out + op.staged.window;
 }
+
+bool can_move(const Op &op) { return can_copy_out(op) || can_copy_in(op); }
 
 }  // namespace
 
@@ -41,13 +43,28 @@ bool hvd_engine::move_window(Op *op) {
   return moved;
 }
 
+// False when there is nothing to move in it now, or another thread is at it.  A complete round's window is emptied.
 bool hvd_engine::drive_window(Lock &lock, Op *op) {
-  if (op->busy || hvd::phase_of(op->plan->view, op->round) != hvd::Phase::kOpen) return false;
+  hvd::Phase phase = hvd::phase_of(op->plan->view, op->round);
+  bool complete = phase == hvd::Phase::kComplete;
+  if (op->busy || !(complete || phase == hvd::Phase::kOpen) || !can_move(*op)) return false;
   op->busy = true;
   lock.unlock();
-  bool moved = move_window(op);
+  while (move_window(op) && complete) {
+  }
   lock.lock();
   op->busy = false;
+  settle(op);  // others left that to us while it was busy, and some of them may sleep
+  hvd::ring(slot().bell);
+  return true;
+}
+
+// Windows whose threads left their waits would hold up the peers; `own` has been looked at.  Ops that come and go while one is
+// driven are met at the next look.
+bool hvd_engine::drive_others(Lock &lock, const Op *own) {
+  bool moved = false;
+  for (size_t i = 0; windowed_ != 0 && i < active_.size(); ++i)
+    if (active_[i] != own && active_[i]->staged.window != 0 && drive_window(lock, active_[i])) moved = true;
   return moved;
 }
 

@@ -2,7 +2,8 @@
 // before it uses it as an index (see board_view.cc and plan.cc).
 //
 //   BoardHeader | RankSlot[local_size + 1] | plan blocks
-//   plan block: PlanHeader | members u32[n] | arrivals u64[n] | depth x (Entry | EntryMember[n])
+//   plan block: PlanHeader | members u32[n] | arrivals u64[n] | depth x (Entry | EntryMember[n] | ready u64[chunks])
+// Only plans with members on other hosts have `ready` words.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -18,6 +19,8 @@ constexpr uint64_t kBlockAlign = 256;         // so that an offset fits a claim 
 constexpr uint32_t kClaimSlots = 16;
 constexpr uint32_t kReasonBytes = 4000;
 constexpr uint32_t kMaxLocalRanks = 256;
+constexpr uint32_t kMaxMembers = 1u << 14;  // of a pull plan: ranks of all hosts
+constexpr uint32_t kMaxMeta = 1u << 20;  // integers that a pull op publishes
 constexpr uint32_t kMaxDepth = 1u << 16;
 constexpr uint32_t kStamps = 8;
 
@@ -55,6 +58,20 @@ struct alignas(64) RankSlot {
   alignas(64) std::atomic<uint64_t> claims[kClaimSlots];
 };
 
+// How ranks tell the net which plans to look at.  A plan has one of the bits, several plans may share it.
+//   rank: stores what changed; sets the bit in `words`; sets the word's bit in `summary`; rings `bell`
+//   net:  takes `summary`; takes the words; looks at the plans
+// All seq_cst: a change made before the bit was set is seen by the look that follows the taking of the bit.
+constexpr uint32_t kSignalWords = 64;
+struct alignas(64) NetSignal {
+  Bell bell;  // the net counts as its sleeper while it sleeps in epoll
+  alignas(64) std::atomic<uint64_t> summary;
+  alignas(64) std::atomic<uint64_t> words[kSignalWords];
+};
+constexpr uint32_t signal_bit(uint64_t block_offset) {
+  return static_cast<uint32_t>(block_offset / kBlockAlign) % (kSignalWords * 64);
+}
+
 struct alignas(64) BoardHeader {
   std::atomic<uint64_t> magic;
   uint32_t abi_version;
@@ -66,6 +83,7 @@ struct alignas(64) BoardHeader {
   std::atomic<uint32_t> watch_arrivals;
   std::atomic<uint32_t> reason_bytes;  // release after the text; pairs with the acquire of a reader
   alignas(64) Bell agent_bell;
+  NetSignal net;
   alignas(64) char reason[kReasonBytes];
 };
 
@@ -74,8 +92,9 @@ struct alignas(64) PlanHeader {
   std::atomic<uint64_t> plan_id;
   uint64_t bytes;
   double prescale, postscale;
-  uint32_t kind, dtype, op, depth, n_members;
+  uint32_t kind, dtype, op, depth, n_members, flags;
   alignas(64) std::atomic<uint64_t> limit;
+  std::atomic<uint64_t> wanted;  // rounds below have data from another host
 };
 
 struct alignas(64) Entry {
@@ -86,10 +105,13 @@ struct alignas(64) Entry {
   std::atomic<uint64_t> reads;     // members that are done with a round, in all rounds of this entry, never reset
   std::atomic<uint64_t> first_arrival_ns;
   std::atomic<uint64_t> status;    // negated hvd_status of a failed reduction
+  std::atomic<uint64_t> net_hold;  // round + 1 while the net may touch members' memory for it; see NetHold
   alignas(64) std::atomic<uint64_t> stamps[kStamps];  // claim_word(round, chunk + 1) of the last chunks done
 };
 
 constexpr uint32_t kZeros = 1u << 31;  // the member has no memory: its data are zeros
+constexpr uint32_t kNoMemory = 1u << 30;  // data from another host for which the agent's arena had no room
+constexpr uint32_t kBroken = 1u << 29;    // another host could not read what its member published
 constexpr uint32_t kWindowMask = 0xff;
 
 struct alignas(64) EntryMember {
@@ -99,6 +121,8 @@ struct alignas(64) EntryMember {
   std::atomic<uint32_t> n_meta;
   std::atomic<uint32_t> flags;    // slots of the window (0: all data lies there) | kZeros
   std::atomic<uint64_t> filled;   // chunks copied into the window in this round
+  std::atomic<uint64_t> reads_offset;  // n_reads spans, in the arena of this member
+  std::atomic<uint32_t> n_reads;
 };
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free,

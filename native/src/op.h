@@ -1,6 +1,6 @@
 // One submitted collective of this rank, and the table that turns handles into ops.
 //
-//   unbound --bind--> queued --entry free, below the limit--> arrived --round complete--> complete --> gone
+//   unbound --bind--> queued --entry free, below the limit--> arrived --round complete, window empty--> complete --> gone
 //   any of the first three --fail, closed, failed, cancelled--> failed --> gone
 //
 // Fields are guarded by the engine's lock, except: `segments` and `staged` are written before the handle is known or while
@@ -26,6 +26,8 @@ struct Staged {
   uint64_t bytes = 0;
   const int64_t *meta = nullptr;
   uint32_t n_meta = 0;
+  const hvd_span *reads = nullptr;  // by member of the plan: what it may read
+  uint32_t n_reads = 0;
   uint32_t window = 0;  // slots; 0: all data lies at `data`
 };
 

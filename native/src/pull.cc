@@ -16,14 +16,21 @@ bool is_readable(const Op *op) { return op != nullptr && op->pull && op->state =
 
 }  // namespace
 
+// Null when no agent's arena was given and the member lives on another host.
+const hvd::Mapping *hvd_engine::arena_of(const hvd::PlanView &view, uint32_t member) const {
+  uint32_t local = view.members[member];
+  return local < arenas_.size() ? arenas_[local].get() : nullptr;
+}
+
 bool hvd_engine::source(const Op &op, uint32_t member, uint64_t offset, uint64_t bytes, const char **at) const {
   const hvd::PlanView &view = op.plan->view;
   if (member >= view.n_members) return false;
   const hvd::EntryMember &fields = view.entry_member(op.round, member);
-  const hvd::Mapping &arena = *arenas_[view.members[member]];
+  const hvd::Mapping *arena = arena_of(view, member);
+  if (arena == nullptr) return false;
   uint64_t data = fields.data_offset.load(std::memory_order_relaxed), length = fields.data_bytes.load(std::memory_order_relaxed);
-  if (!lies_within(data, length, arena.bytes()) || !lies_within(offset, bytes, length)) return false;
-  *at = arena.base() + data + offset;
+  if (!lies_within(data, length, arena->bytes()) || !lies_within(offset, bytes, length)) return false;
+  *at = arena->base() + data + offset;
   return true;
 }
 
@@ -33,14 +40,15 @@ hvd_status hvd_engine::meta(hvd_op handle, uint32_t member, int64_t *meta, uint3
   if (!is_readable(call.op) || member >= call.op->plan->view.n_members) return HVD_E_INVALID;
   const hvd::PlanView &view = call.op->plan->view;
   const hvd::EntryMember &fields = view.entry_member(call.op->round, member);
-  const hvd::Mapping &arena = *arenas_[view.members[member]];
+  const hvd::Mapping *arena = arena_of(view, member);
+  if (arena == nullptr) return HVD_E_INVALID;
   uint64_t offset = fields.meta_offset.load(std::memory_order_relaxed);
   uint32_t count = fields.n_meta.load(std::memory_order_relaxed);
-  if (offset % sizeof(int64_t) != 0 || !lies_within(offset, count * sizeof(int64_t), arena.bytes())) return HVD_E_INVALID;
+  if (offset % sizeof(int64_t) != 0 || !lies_within(offset, count * sizeof(int64_t), arena->bytes())) return HVD_E_INVALID;
   if (n != nullptr) *n = count;
   if (data_bytes != nullptr) *data_bytes = fields.data_bytes.load(std::memory_order_relaxed);
   uint32_t copied = std::min(count, capacity);
-  if (copied != 0 && meta != nullptr) std::memcpy(meta, arena.base() + offset, copied * sizeof(int64_t));
+  if (copied != 0 && meta != nullptr) std::memcpy(meta, arena->base() + offset, copied * sizeof(int64_t));
   return HVD_OK;
 }
 
@@ -65,8 +73,9 @@ hvd_status hvd_engine::pull_reduce(hvd_op handle, uint64_t source_offset, void *
   auto dtype = static_cast<hvd_dtype>(view.dtype);
   uint32_t element = hvd_dtype_bytes(dtype);
   if (element == 0 || bytes % element != 0 || source_offset % element != 0) return HVD_E_INVALID;
-  const void *in[hvd::kMaxLocalRanks];
-  void *outs[hvd::kMaxLocalRanks] = {out};
+  std::vector<const void *> in(view.n_members);
+  std::vector<void *> outs(view.n_members, nullptr);
+  outs[0] = out;
   for (uint32_t m = 0; m < view.n_members; ++m) {
     const char *from = nullptr;
     if (!source(*call.op, m, source_offset, bytes, &from)) return HVD_E_INVALID;
@@ -75,8 +84,8 @@ hvd_status hvd_engine::pull_reduce(hvd_op handle, uint64_t source_offset, void *
   }
   call.lock.unlock();
   return bytes == 0 ? HVD_OK
-                    : hvd_reduce(dtype, static_cast<hvd_reduce_op>(view.op), view.prescale, view.postscale, in, outs,
-                                 view.n_members, bytes / element);
+                    : hvd_reduce(dtype, static_cast<hvd_reduce_op>(view.op), view.prescale, view.postscale, in.data(),
+                                 outs.data(), view.n_members, bytes / element);
 }
 
 hvd_status hvd_engine::done(hvd_op handle) {

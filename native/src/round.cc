@@ -16,6 +16,8 @@ void write_fields(EntryMember &member, const MemberFields &fields) {
   member.n_meta.store(fields.n_meta, std::memory_order_relaxed);
   member.flags.store(fields.flags, std::memory_order_relaxed);
   member.filled.store(0, std::memory_order_relaxed);
+  member.reads_offset.store(fields.reads_offset, std::memory_order_relaxed);
+  member.n_reads.store(fields.n_reads, std::memory_order_relaxed);
 }
 
 void note_arrival(const RoundSite &site) {
@@ -23,6 +25,15 @@ void note_arrival(const RoundSite &site) {
   Bell &bell = site.board.header->agent_bell;
   bell.word.fetch_add(1, kSeqCst);  // counted even when nobody sleeps: the agent compares words between its waits
   ring(bell);
+}
+
+// A member on another host whose data did not get here fails the round on this host.
+hvd_status pull_status(const PlanView &plan, uint64_t round) {
+  uint32_t flags = 0;
+  for (uint32_t m = 0; m < plan.n_members; ++m)
+    flags |= plan.entry_member(round, m).flags.load(std::memory_order_relaxed);
+  if ((flags & kNoMemory) != 0) return HVD_E_MEMORY;
+  return (flags & kBroken) != 0 ? HVD_E_INVALID : HVD_OK;
 }
 
 }  // namespace
@@ -34,6 +45,14 @@ bool entry_is_free(const PlanView &plan, uint64_t round) {
 
 bool all_arrived(const PlanView &plan, uint64_t round) {
   return plan.entry(round).arrived.load(kSeqCst) >= total_after(plan, round);
+}
+
+bool locals_have_arrived(const PlanView &plan, uint64_t round) {
+  if (!plan.is_pull() || !plan.is_remote()) return false;
+  uint32_t n = 0;
+  for (uint32_t m = 0; m < plan.n_members; ++m)
+    n += plan.is_here[m] && plan.arrivals[m].load(kSeqCst) > round ? 1 : 0;
+  return n == plan.locals.size();
 }
 
 bool is_below_limit(const PlanView &plan, uint64_t round) { return round < plan.header->limit.load(kSeqCst); }
@@ -50,6 +69,7 @@ Arrival arrive(const RoundSite &site, uint64_t round, uint32_t member, const Mem
   entry.arrived.fetch_add(1, kSeqCst);  // releases the fields; pairs with all_arrived in open_round
   bool marked = !is_below_limit(plan, round);
   if (!marked) open_round(site, round);
+  if (plan.is_pull()) signal_net(site);  // the data travel at once, whoever is missing
   note_arrival(site);
   return marked ? Arrival::kArrivedMarked : Arrival::kArrived;
 }
@@ -74,12 +94,13 @@ Phase phase_of(const PlanView &plan, uint64_t round) {
   if (claim_round(word) != round) return Phase::kMissing;
   if (claim_code(word) == kWithdrawn) return Phase::kWithdrawn;
   if (claim_code(word) == kCancelled) return Phase::kCancelled;
-  return plan.n_chunks == 0 ? Phase::kComplete : Phase::kOpen;
+  return plan.is_done_when_open() ? Phase::kComplete : Phase::kOpen;
 }
 
 hvd_status status_of(const PlanView &plan, uint64_t round) {
   uint64_t word = plan.entry(round).complete.load(std::memory_order_acquire);
-  if (plan.n_chunks == 0 || word >> 8 != round + 1) return HVD_OK;
+  if (plan.is_pull() && plan.is_remote()) return pull_status(plan, round);
+  if (plan.is_done_when_open() || word >> 8 != round + 1) return HVD_OK;
   return static_cast<hvd_status>(-static_cast<int>(word & 0xff));
 }
 
@@ -97,8 +118,8 @@ bool close_unopened(const RoundSite &site, uint64_t round, uint32_t how) {
 void close_claims(const RoundSite &site, uint64_t round) {
   std::atomic<uint64_t> &claim = site.plan.entry(round).claim;
   uint64_t word = claim.load(kSeqCst);
-  // Without chunks an open round is complete and stays so.
-  while (!(claim_round(word) == round && (claim_closed(word) || site.plan.n_chunks == 0)))
+  // An open round that is complete stays so.
+  while (!(claim_round(word) == round && (claim_closed(word) || site.plan.is_done_when_open())))
     if (claim.compare_exchange_weak(word, claim_word(round, kCancelled), kSeqCst)) return;
 }
 
@@ -112,8 +133,62 @@ bool all_read(const PlanView &plan, uint64_t round) {
 }
 
 void ring_members(const RoundSite &site) {
-  for (uint32_t local : site.plan.members) ring(site.board.slots[local].bell);
+  for (uint32_t local : site.plan.locals) ring(site.board.slots[local].bell);
   ring(site.board.agent_slot().bell);
+  signal_net(site);
+}
+
+void signal_net(const RoundSite &site) {
+  if (!site.plan.is_remote()) return;
+  NetSignal &net = site.board.header->net;
+  uint32_t bit = signal_bit(site.plan.offset);
+  std::atomic<uint64_t> &word = net.words[bit / 64];
+  uint64_t in_word = 1ull << (bit % 64), in_summary = 1ull << (bit / 64);
+  // A bit that is still set will be taken after this look, and our change seen after the taking.
+  if ((word.load(kSeqCst) & in_word) == 0) word.fetch_or(in_word, kSeqCst);
+  if ((net.summary.load(kSeqCst) & in_summary) == 0) net.summary.fetch_or(in_summary, kSeqCst);
+  ring(net.bell);
+}
+
+uint32_t leader_of(const PlanView &plan, uint64_t round) {
+  for (uint32_t m = 0; m < plan.n_members; ++m)
+    if ((plan.entry_member(round, m).flags.load(std::memory_order_relaxed) & kZeros) == 0) return m;
+  return plan.n_members;
+}
+
+char *find_data(const PlanView &plan, const Mapping *arena, const EntryMember &member, uint64_t skip, uint64_t length) {
+  if (arena == nullptr) return nullptr;
+  uint64_t start = member.data_offset.load(std::memory_order_relaxed), end = arena->bytes();
+  if (start > end || skip > end - start || length > end - start - skip) return nullptr;
+  uint64_t at = start + skip;
+  return at % hvd_dtype_bytes(static_cast<hvd_dtype>(plan.dtype)) == 0 ? arena->base() + at : nullptr;
+}
+
+void complete_round(const PlanView &plan, uint64_t round, uint64_t negated_status) {
+  Entry &entry = plan.entry(round);
+  entry.status.store(0, std::memory_order_relaxed);
+  entry.done.store(0, std::memory_order_relaxed);  // for the next round; all chunks of this one are counted
+  entry.complete.store((round + 1) << 8 | negated_status, kSeqCst);  // releases all chunks; pairs with phase_of
+}
+
+bool round_has_holder(const RoundSite &site, uint64_t round) {
+  if (site.board.has_holder(site.plan.offset, round)) return true;
+  return site.plan.is_remote() && site.plan.entry(round).net_hold.load(kSeqCst) == round + 1;
+}
+
+bool take_net_hold(const RoundSite &site, uint64_t round) {
+  Entry &entry = site.plan.entry(round);
+  entry.net_hold.store(round + 1, kSeqCst);
+  uint64_t word = entry.claim.load(kSeqCst);
+  bool closed = claim_round(word) == round && claim_closed(word);
+  if (!closed && site.board.state() != HVD_E_FAILED) return true;
+  end_net_hold(site, round);
+  return false;
+}
+
+void end_net_hold(const RoundSite &site, uint64_t round) {
+  site.plan.entry(round).net_hold.store(0, kSeqCst);
+  for (uint32_t local : site.plan.locals) ring(site.board.slots[local].bell);
 }
 
 void publish_filled(const RoundSite &site, uint64_t round, uint32_t member, uint64_t count) {

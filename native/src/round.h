@@ -8,6 +8,10 @@
 //   read     a member that needs nothing of the entry any more raises `reads`; the entry is free when all have
 //   close    instead of claims: the claim word goes to (round, withdrawn) or (round, cancelled); no claim succeeds after
 //
+// Rounds between hosts: a cooperative one has one leader here, the member whose buffer takes what is reduced locally.  A chunk
+// that is reduced locally is `ready`, which the net sees; the net completes the round.  In a pull round the net arrives for
+// members on other hosts.  What the net must look at again is signalled (layout.h).
+//
 // Open and close compete for one word, so a round is opened or closed before opening, never both.  A round without
 // chunks (pull, barrier) is complete when it is open.
 //
@@ -27,6 +31,8 @@ struct RoundSite {
 struct MemberFields {
   uint64_t data_offset, data_bytes, meta_offset;
   uint32_t n_meta, flags;
+  uint64_t reads_offset = 0;
+  uint32_t n_reads = 0;
 };
 
 enum class Arrival { kArrived, kMarked, kArrivedMarked, kRingFull };
@@ -34,6 +40,8 @@ enum class Arrival { kArrived, kMarked, kArrivedMarked, kRingFull };
 // The entry of this round is free: all rounds that used it before were read by all members.
 bool entry_is_free(const PlanView &plan, uint64_t round);
 bool all_arrived(const PlanView &plan, uint64_t round);
+// A pull round between hosts in which all members of this host have arrived; false for any other.
+bool locals_have_arrived(const PlanView &plan, uint64_t round);
 bool is_below_limit(const PlanView &plan, uint64_t round);
 // One call at a time for each member.
 Arrival arrive(const RoundSite &site, uint64_t round, uint32_t member, const MemberFields &fields);
@@ -55,8 +63,25 @@ void close_claims(const RoundSite &site, uint64_t round);
 void mark_read(const RoundSite &site, uint64_t round);
 bool all_read(const PlanView &plan, uint64_t round);
 
-// Tells sleeping members, and sleeping helpers of the agent, that something of this plan changed.
+// Tells sleeping members, sleeping helpers of the agent, and the net, that something of this plan changed.
 void ring_members(const RoundSite &site);
+// Tells the net alone; nothing for a plan of this host.
+void signal_net(const RoundSite &site);
+
+// The member whose buffer takes a remote cooperative round's partial sums: the first with memory; n_members if there is none.
+uint32_t leader_of(const PlanView &plan, uint64_t round);
+// Address of `length` bytes at `skip` of a member's data; null when that lies outside of its arena or is not aligned.
+char *find_data(const PlanView &plan, const Mapping *arena, const EntryMember &member, uint64_t skip, uint64_t length);
+// Ends a round for good: the net does it for rounds between hosts, the last chunk for others.
+void complete_round(const PlanView &plan, uint64_t round, uint64_t negated_status);
+// Somebody may still touch members' memory for this round: a live holder of a claim, or the net.
+bool round_has_holder(const RoundSite &site, uint64_t round);
+
+// While it is held, members that leave a failed round wait for the net as they do for holders of claims: the net publishes,
+// then looks at the claim word; who leaves closes the round, then looks here (all seq_cst).  Not a claim slot: the net works on
+// more rounds at once than there are slots.
+bool take_net_hold(const RoundSite &site, uint64_t round);
+void end_net_hold(const RoundSite &site, uint64_t round);
 
 // A windowed member: `count` chunks are in its window now; chunk c is done.
 void publish_filled(const RoundSite &site, uint64_t round, uint32_t member, uint64_t count);

@@ -70,7 +70,7 @@ hvd_status hvd_board_round_members(hvd_board *board, uint64_t offset, uint64_t r
     uint64_t name = hvd::claim_name(offset, round);
     for (uint32_t m = 0; m < plan->n_members; ++m) {
       arrived[m] = plan->arrivals[m].load(kSeqCst) > round ? 1 : 0;
-      holder[m] = holds(board->view, plan->members[m], name) ? 1 : 0;
+      holder[m] = plan->is_here[m] && holds(board->view, plan->members[m], name) ? 1 : 0;
     }
     return HVD_OK;
   });

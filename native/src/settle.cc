@@ -29,6 +29,8 @@ void hvd_engine::settle_arrived(Op *op, hvd_status epoch) {
     case Phase::kComplete:
       return settle_complete(op);
     case Phase::kMissing:
+      // All here have arrived and others have not: when an epoch closes, their data may be on the way.
+      if (epoch == HVD_E_CLOSED && !op->cancelled && hvd::locals_have_arrived(plan.view, op->round)) return;
       if (give_up && hvd::close_unopened(site(plan), op->round, hvd::kCancelled)) leave_round(op, epoch);
       return;
     case Phase::kWithdrawn:
@@ -43,19 +45,20 @@ void hvd_engine::settle_arrived(Op *op, hvd_status epoch) {
   }
 }
 
+// An op stays arrived until its window is empty, so that whoever passes it can empty it.
 void hvd_engine::settle_complete(Op *op) {
+  if (op->staged.window != 0 && op->next_out < op->plan->view.n_chunks) return;
   hvd_status status = hvd::status_of(op->plan->view, op->round);
   op->state = OpState::kComplete;
   op->result = op->cancelled ? HVD_E_CANCELLED : status;
   drop_active(op);
-  // The output is in our own memory now, unless parts of it still move through the window.
-  if (!op->pull && op->staged.window == 0) mark_read(op);
+  if (!op->pull) mark_read(op);  // the output is in our own memory now
 }
 
 // The round is closed to claims.  It is left when no chunk is held any more: until then others may write to our memory.
 void hvd_engine::leave_round(Op *op, hvd_status epoch) {
   const BoundPlan &plan = *op->plan;
-  if (board.has_holder(plan.view.offset, op->round)) return;
+  if (hvd::round_has_holder(site(plan), op->round)) return;
   if (hvd::phase_of(plan.view, op->round) == Phase::kComplete) return settle_complete(op);
   drop_active(op);
   forget_round(op);

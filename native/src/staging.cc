@@ -3,8 +3,7 @@
 namespace hvd {
 
 Staging::~Staging() {
-  for (auto &blocks : kept_)
-    for (char *block : blocks) arena_->free(block);
+  give_back();
   arena_->linger(std::move(left_behind_));
 }
 
@@ -14,11 +13,29 @@ uint64_t Staging::class_of(uint64_t bytes) {
   return size_class;
 }
 
+void Staging::give_back() {
+  for (auto &blocks : kept_) {
+    for (char *block : blocks) arena_->free(block);
+    blocks.clear();
+  }
+  kept_bytes_ = 0;
+}
+
+// Blocks that are kept must not be what an op has no room for.
+char *Staging::take_new(uint64_t bytes) {
+  void *block = arena_->alloc(bytes);
+  if (block == nullptr && kept_bytes_ != 0) {
+    give_back();
+    block = arena_->alloc(bytes);
+  }
+  return static_cast<char *>(block);
+}
+
 char *Staging::alloc(uint64_t bytes) {
   uint64_t size_class = class_of(bytes);
-  if (size_class > kLargestClass) return static_cast<char *>(arena_->alloc(bytes));
+  if (size_class > kLargestClass) return take_new(bytes);
   auto &blocks = kept_[size_class];
-  if (blocks.empty()) return static_cast<char *>(arena_->alloc(1ull << size_class));
+  if (blocks.empty()) return take_new(1ull << size_class);
   char *block = blocks.back();
   blocks.pop_back();
   kept_bytes_ -= 1ull << size_class;

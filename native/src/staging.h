@@ -22,6 +22,8 @@ class Staging {
   static constexpr uint64_t kSmallestClass = 8, kLargestClass = 20;  // 256 bytes to 1 MiB, powers of two
   static constexpr uint64_t kMaxKept = 8 << 20;
   static uint64_t class_of(uint64_t bytes);
+  char *take_new(uint64_t bytes);
+  void give_back();
 
   hvd_arena *arena_;
   uint64_t kept_bytes_ = 0;

@@ -11,12 +11,9 @@ using hvd::Staged;
 namespace {
 
 constexpr uint64_t kSegmentAlign = 64;
-constexpr uint32_t kMaxMeta = 1u << 20;
 
-// The meta integers come first in a pull op's block.
-uint64_t meta_bytes(uint32_t n_meta) {
-  return (n_meta * sizeof(int64_t) + kSegmentAlign - 1) / kSegmentAlign * kSegmentAlign;
-}
+// The meta integers come first in a pull op's block, then the spans, then the data.
+uint64_t aligned(uint64_t bytes) { return (bytes + kSegmentAlign - 1) / kSegmentAlign * kSegmentAlign; }
 
 }  // namespace
 
@@ -73,23 +70,28 @@ hvd_status hvd_engine::submit_reduce(Call &call, const hvd_segment *segments, ui
   return HVD_OK;
 }
 
-hvd_status hvd_engine::submit_pull(Call &call, const hvd_segment *segments, uint32_t n, const int64_t *meta,
-                                   uint32_t n_meta, uint64_t tag) {
+hvd_status hvd_engine::submit_pull(Call &call, const Publication &what, uint64_t tag) {
   Op *op = new_op(tag);
   if (op == nullptr) return closing_ ? HVD_E_CANCELLED : HVD_E_MEMORY;
   call.adopt(op);
   op->pull = true;
-  if (n_meta > kMaxMeta || (n_meta != 0 && meta == nullptr)) return HVD_E_INVALID;
-  if (!op->segments.assign(segments, n, 1, false)) return HVD_E_INVALID;
+  if (what.n_meta > hvd::kMaxMeta || (what.n_meta != 0 && what.meta == nullptr)) return HVD_E_INVALID;
+  if (what.n_reads > hvd::kMaxMembers || (what.n_reads != 0 && what.reads == nullptr)) return HVD_E_INVALID;
+  if (!op->segments.assign(what.segments, what.n, 1, false)) return HVD_E_INVALID;
   Staged &staged = op->staged;
-  uint64_t before = meta_bytes(n_meta);
+  uint64_t meta_bytes = what.n_meta * sizeof(int64_t), reads_bytes = what.n_reads * sizeof(hvd_span);
+  uint64_t before = aligned(meta_bytes) + aligned(reads_bytes);
   if (!stage_alloc(&staged, before + op->segments.bytes())) return HVD_E_MEMORY;
+  char *reads_at = staged.block + aligned(meta_bytes);
   staged.bytes = op->segments.bytes();
   staged.data = staged.block + before;
   staged.meta = reinterpret_cast<int64_t *>(staged.block);
-  staged.n_meta = n_meta;
+  staged.n_meta = what.n_meta;
+  staged.reads = reinterpret_cast<hvd_span *>(reads_at);
+  staged.n_reads = what.n_reads;
   call.lock.unlock();
-  if (n_meta != 0) std::memcpy(staged.block, meta, n_meta * sizeof(int64_t));
+  if (what.n_meta != 0) std::memcpy(staged.block, what.meta, meta_bytes);
+  if (what.n_reads != 0) std::memcpy(reads_at, what.reads, reads_bytes);
   op->segments.gather(0, staged.bytes, staged.data);
   call.lock.lock();
   return HVD_OK;
@@ -101,10 +103,9 @@ hvd_status hvd_engine::reduce(const hvd_segment *segments, uint32_t n, uint32_t 
   return finish_submit(call, status, out);
 }
 
-hvd_status hvd_engine::pull(const hvd_segment *segments, uint32_t n, const int64_t *meta, uint32_t n_meta, uint64_t tag,
-                            hvd_op *out) {
+hvd_status hvd_engine::pull(const Publication &what, uint64_t tag, hvd_op *out) {
   Call call(this);
-  hvd_status status = submit_pull(call, segments, n, meta, n_meta, tag);
+  hvd_status status = submit_pull(call, what, tag);
   return finish_submit(call, status, out);
 }
 
@@ -119,5 +120,6 @@ hvd_status hvd_engine::reduce_bound(uint64_t offset, const hvd_segment &segment,
 hvd_status hvd_engine::finish_submit(Call &call, hvd_status status, hvd_op *out) {
   *out = status >= 0 ? hvd::OpTable::handle_of(*call.op) : 0;
   if (status < 0 && call.op != nullptr) release(call.op);
+  drive_others(call.lock, call.op);  // the op's own thread waits next, or comes back
   return status;
 }

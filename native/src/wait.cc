@@ -123,24 +123,22 @@ hvd_status hvd_engine::attempt(Lock &lock, Op *op, uint32_t most_chunks, bool *p
     most_chunks = 1;
   }
   if (help_some(lock, op, most_chunks)) *progress = true;
+  if (!*progress) *progress = drive_others(lock, op);
   return HVD_PENDING;
 }
 
-// Writes the output of a complete op, once.
+// Writes the output of a complete op, once; a window has written it already.
 hvd_status hvd_engine::deliver(Lock &lock, Op *op) {
   if (op->busy) return HVD_PENDING;
-  if (!op->delivered && !op->pull && op->result == HVD_OK && op->staged.block != nullptr) {
+  if (!op->delivered && !op->pull && op->result == HVD_OK && op->staged.block != nullptr && op->staged.window == 0) {
     op->busy = true;
     lock.unlock();
-    if (op->staged.window == 0) op->segments.scatter(0, op->staged.bytes, op->staged.data);
-    while (op->staged.window != 0 && move_window(op)) {
-    }
+    op->segments.scatter(0, op->staged.bytes, op->staged.data);
     lock.lock();
     op->busy = false;
     hvd::ring(slot().bell);
   }
   op->delivered = true;
-  if (!op->pull) mark_read(op);
   return op->result;
 }
 

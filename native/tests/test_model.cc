@@ -1,7 +1,8 @@
-// All interleavings of the model keep the rules; each seeded mistake breaks one.
+// All interleavings of the models keep the rules; each seeded mistake breaks one.
 #include <string>
 
 #include "check.h"
+#include "model_block.h"
 #include "model_round.h"
 
 using model::Agent;
@@ -52,11 +53,40 @@ void test_seeded_mistakes_are_caught() {
   check_caught(Mistake::kClaimWithoutRound, Agent::kNothing, "a chunk is reduced twice", 3);
 }
 
+void test_block_goes_to_another_plan() {
+  for (int helpers : {1, 2})
+    for (int members : {1, 2})
+      for (int old_left : {0, 1, 2}) {
+        block_model::Result result = block_model::explore({helpers, members, old_left, block_model::Mistake::kNone});
+        std::printf("  %d old views, %d members, %d chunks left: %llu states %s\n", helpers, members, old_left,
+                    static_cast<unsigned long long>(result.states), result.problem.c_str());
+        CHECK(result.problem.empty());
+        CHECK(result.states > 100);
+      }
+}
+
+void check_block_caught(block_model::Mistake mistake, int members, const std::string &problem) {
+  block_model::Result result = block_model::explore({1, members, 1, mistake});
+  std::printf("  mistake %d, %d members: %s\n", static_cast<int>(mistake), members, result.problem.c_str());
+  std::fflush(stdout);
+  CHECK(result.problem == problem);
+}
+
+void test_seeded_mistakes_of_the_block_are_caught() {
+  using block_model::Mistake;
+  for (Mistake mistake : {Mistake::kNoLookAtId, Mistake::kSlotsReadOnlyBefore, Mistake::kPublishAfterLook, Mistake::kSameId})
+    check_block_caught(mistake, 1, "a chunk is reduced with the view of another plan");
+  for (Mistake mistake : {Mistake::kSlotsReadOnlyBefore, Mistake::kPublishAfterLook})
+    check_block_caught(mistake, 0, "a block is written anew while a claim in it is held");
+}
+
 }  // namespace
 
 int main(int argc, char **argv) {
   RUN(test_two_members_two_rounds);
   RUN(test_three_members);
   RUN(test_seeded_mistakes_are_caught);
+  RUN(test_block_goes_to_another_plan);
+  RUN(test_seeded_mistakes_of_the_block_are_caught);
   if (argc > 1 && std::string(argv[1]) == "--deep") RUN(test_three_members_deep);
 }

@@ -162,7 +162,7 @@ void test_claim_slots_are_lent_once() {
 
 void test_plan_specs_are_checked() {
   uint32_t members[] = {0, 1}, twice[] = {1, 1}, beyond[] = {0, 2};
-  hvd_plan_spec good{1, HVD_COOPERATIVE, HVD_FLOAT32, HVD_SUM, 1, 1, 4096, 2, 2, members};
+  hvd_plan_spec good{1, HVD_COOPERATIVE, HVD_FLOAT32, HVD_SUM, 1, 1, 4096, 2, 2, members, 0};
   CHECK(hvd::spec_is_valid(good, 2));
   auto refused = [&](auto change) {
     hvd_plan_spec bad = good;

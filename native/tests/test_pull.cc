@@ -12,7 +12,7 @@ namespace {
 hvd_op publish(hvd_engine *engine, uint64_t plan, const std::vector<float> &data, const std::vector<int64_t> &meta) {
   hvd_segment segment{data.data(), nullptr, data.size() * 4};
   hvd_op op = 0;
-  CHECK_EQUAL(hvd_op_pull(engine, &segment, 1, meta.data(), static_cast<uint32_t>(meta.size()), 0, &op), HVD_OK);
+  CHECK_EQUAL(hvd_op_pull(engine, &segment, 1, meta.data(), static_cast<uint32_t>(meta.size()), nullptr, 0, 0, &op), HVD_OK);
   CHECK_EQUAL(hvd_op_bind(engine, op, plan, nullptr), HVD_OK);
   return op;
 }

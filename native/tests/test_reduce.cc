@@ -273,6 +273,31 @@ void test_extreme_factors() {
       }
 }
 
+template <typename T>
+T reduced(const hvd::Kernels &kernels, hvd_dtype dtype, T a, T b, double pre, double post) {
+  const void *in[] = {&a, &b};
+  void *out[] = {&a, nullptr};
+  CHECK(kernels.reduce({dtype, HVD_SUM, pre, post, in, out, 2, 1, nullptr}));
+  return a;
+}
+
+// The examples and limits that hvd.h gives for scaled integers.
+void test_scaled_integers_as_documented() {
+  constexpr int64_t wide = (int64_t{1} << 53) + 1;
+  for (const hvd::Kernels &kernels : all_kernels()) {
+    CHECK_EQUAL(reduced<int32_t>(kernels, HVD_INT32, 1, 1, 0.5, 1), 0);
+    CHECK_EQUAL(reduced<int32_t>(kernels, HVD_INT32, -7, 0, 0.5, 1), -3);
+    CHECK_EQUAL(reduced<int32_t>(kernels, HVD_INT32, 3, 4, 1, 0.5), 3);
+    CHECK_EQUAL(reduced<int8_t>(kernels, HVD_INT8, 100, 0, 2, 1), 127);
+    CHECK_EQUAL(reduced<int8_t>(kernels, HVD_INT8, -100, 0, 2, 1), -128);
+    CHECK_EQUAL(reduced<uint8_t>(kernels, HVD_UINT8, 5, 0, 1, -1), 0);
+    CHECK_EQUAL(reduced<int8_t>(kernels, HVD_INT8, 100, 100, 1, 0.5), -28);  // 200 wraps to -56 before
+    CHECK_EQUAL(reduced<int64_t>(kernels, HVD_INT64, wide, 0, 1, 1), wide);
+    CHECK_EQUAL(reduced<int64_t>(kernels, HVD_INT64, wide, 0, 2, 0.5), wide - 1);
+    CHECK_EQUAL(reduced<uint8_t>(kernels, HVD_BOOL, 1, 0, 0.0, 0.0), 1);
+  }
+}
+
 void test_nan_factor() {
   for (const hvd::Kernels &kernels : all_kernels()) {
     int32_t value = 7;
@@ -366,6 +391,7 @@ void test_choice() {
 int main() {
   RUN(test_everything);
   RUN(test_extreme_factors);
+  RUN(test_scaled_integers_as_documented);
   RUN(test_nan_factor);
   RUN(test_every_small_float);
   RUN(test_adasum);

@@ -31,7 +31,7 @@ Host::~Host() {
 uint64_t Host::add(uint32_t kind, uint64_t bytes, uint32_t depth, uint32_t op, uint32_t dtype, double postscale) {
   std::vector<uint32_t> members(n);
   for (uint32_t i = 0; i < n; ++i) members[i] = i;
-  hvd_plan_spec spec{next_plan_++, kind, dtype, op, 1, postscale, bytes, depth, n, members.data()};
+  hvd_plan_spec spec{next_plan_++, kind, dtype, op, 1, postscale, bytes, depth, n, members.data(), 0};
   uint64_t offset = 0;
   CHECK_EQUAL(hvd_board_plan_add(board, &spec, &offset), HVD_OK);
   return offset;
@@ -39,7 +39,7 @@ uint64_t Host::add(uint32_t kind, uint64_t bytes, uint32_t depth, uint32_t op, u
 
 uint64_t Host::add_for(const std::vector<uint32_t> &members, uint32_t kind, uint64_t bytes, uint32_t depth) {
   hvd_plan_spec spec{next_plan_++, kind,  HVD_FLOAT32, HVD_SUM, 1, 1, bytes, depth, static_cast<uint32_t>(members.size()),
-                     members.data()};
+                     members.data(), 0};
   uint64_t offset = 0;
   CHECK_EQUAL(hvd_board_plan_add(board, &spec, &offset), HVD_OK);
   return offset;

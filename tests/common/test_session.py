@@ -6,10 +6,14 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from horovod.common.config import read_settings
 from horovod.common.exceptions import AgentLostError, StartError
 from horovod.common.frames import MAX_FRAME_BYTES, FrameError, FrameReader, frame
+from horovod.common.process import Process, _say_hello
 from horovod.common.session import Session, connect
 from horovod.proto import worker_pb2
 
@@ -131,3 +135,28 @@ def test_reader_that_does_not_end_is_cut_off(pair: Pair) -> None:
 def test_wrong_address_is_explained(address: str) -> None:
     with pytest.raises(StartError, match="agent"):
         connect(address)
+
+
+@pytest.mark.parametrize("last_words", [b"", words("hm")])
+def test_a_loss_while_sending_hello_is_a_loss(pair: Pair, last_words: bytes) -> None:
+    session, agent = pair
+    agent.sendall(last_words)
+    agent.close()
+    with pytest.raises(AgentLostError, match="does not take messages"):
+        _hello_over(session)
+
+
+def test_an_agent_that_does_not_listen_may_have_said_why(pair: Pair) -> None:
+    session, agent = pair
+    rejected = worker_pb2.AgentMessage(rejected=worker_pb2.Rejected(reason="another user"))
+    agent.sendall(frame(rejected.SerializeToString()))
+    agent.close()
+    with pytest.raises(StartError, match="another user"):
+        _hello_over(session)
+
+
+def _hello_over(session: Session) -> None:
+    """What init says first, over this connection."""
+    arena = SimpleNamespace(fd=0, nbytes=1 << 20)
+    process = SimpleNamespace(arena=arena, generation=0, connected=lambda _address: session)
+    _say_hello(read_settings(), cast(Process, process), [])

@@ -5,13 +5,13 @@
     up                                every rank starts and says Hello
     started RANK                      hello RANK [generation=1] [sets=0,1;1,2] [dynamic=yes]
     announce RANK REQUEST NAME        [kind= dtype= shape=2,3;4 names=a,b op= pre= post= root= set= device=
-                                      contest=PLAN@ROUND]
+                                      contest=PLAN@ROUND noroom=BYTES]
     held AGENT PLAN RANK:COUNT...     retired AGENT PLAN
     join RANK REQUEST                 quiet AGENT [PLAN...]
     addset RANK REQUEST 0,1           rmset RANK REQUEST ID
     left RANK [generation=1]          exit RANK CODE [signal= left=no lines=TEXT error=TEXT]
     observe AGENT [round=PLAN/ROUND/AGE/MISSING/HOLDERS] [rank=RANK/SUBMITS/BLOCKED/SECONDS/STATE]
-                  [on=RANK/PLAN/ROUND/NAME] [used=PLAN]      may be repeated
+                  [on=RANK/PLAN/ROUND/NAME[/CALL]] [used=PLAN]    may be repeated
     lost AGENT REASON                 cancel CODE REASON
     wait SECONDS                      time passes, then a tick
 
@@ -90,8 +90,9 @@ def signature(name: str, options: Options) -> Signature:
 
 def _announce(words: list[str], options: Options) -> ev.Body:
     plan, _, number = one(options, "contest", "0@0").partition("@")
+    numbers, no_room_bytes = (int(words[0]), int(words[1])), int(one(options, "noroom", "0"))
     return ev.Announcements(
-        (Announcement(int(words[0]), int(words[1]), signature(words[2], options), plan_id(plan), int(number)),)
+        (Announcement(*numbers, signature(words[2], options), plan_id(plan), int(number), no_room_bytes),)
     )
 
 
@@ -123,8 +124,8 @@ def _observe(words: list[str], options: Options) -> ev.Body:
         rank, submits, threads, seconds, state = item.split("/")
         ranks.append(RankState(int(rank), int(submits), int(threads), 0, float(seconds), state))
     for item in options.get("on", []):
-        rank, plan, number, name = item.split("/")
-        blocked.append(BlockedOn(int(rank), plan_id(plan), int(number), name))
+        rank, plan, number, name, *call = item.split("/")
+        blocked.append(BlockedOn(int(rank), plan_id(plan), int(number), name, *map(int, call)))
     used = tuple(plan_id(item) for item in options.get("used", []))
     return ev.Observation(tuple(rounds), tuple(ranks), used, tuple(blocked))
 
@@ -144,8 +145,16 @@ BY_RANK: dict[str, Callable[[list[str], Options], ev.Body]] = {
     "left": lambda words, options: ev.RankLeft(int(words[0]), int(one(options, "generation", "1"))),
     "exit": _exit,
 }
+
+
+def _register(words: list[str], options: Options) -> ev.Body:
+    labels = dict(label.split(":") for label in options.get("label", ()))
+    return ev.Register(words[0], words[1], int(words[2]), labels, tuple(options.get("at", ())))
+
+
 BY_AGENT: dict[str, Callable[[list[str], Options], ev.Body]] = {
-    "agent": lambda words, options: ev.Register(words[0], words[1], int(words[2])),
+    "agent": _register,
+    "peerlost": lambda words, options: ev.PeerLost(words[1], " ".join(words[2:])),
     "held": _held,
     "retired": lambda words, options: ev.PlanRetired(plan_id(words[1])),
     "quiet": lambda words, options: ev.JoinQuiet(tuple(plan_id(word) for word in words[1:])),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from horovod.coordinator.core import Command, Config, Coordinator, Event, Send
+from horovod.coordinator.core.commands import Host
 from horovod.coordinator.core.mismatch import DTYPES, OPS
 from horovod.coordinator.core.values import Error, ProcessSet, RankPlace, RankRequest, Signature
 
@@ -66,7 +67,8 @@ def show(command: Command) -> str:
 def _fields(value: Any, skip: str = "") -> str:
     parts = [type(value).__name__]
     for field in dataclasses.fields(value):
-        if field.name not in ("job", skip):  # a scenario has few jobs, one after the other
+        # A scenario has few jobs, one after the other, and one secret.
+        if field.name not in ("job", "key", skip):
             parts.append(f"{field.name}={_value(field.name, getattr(value, field.name))}")
     return " ".join(parts)
 
@@ -80,6 +82,8 @@ def _value(name: str, value: Any) -> str:
         return _signature(value)
     if isinstance(value, RankRequest):
         return f"{value.rank}#{value.request}"
+    if isinstance(value, Host):
+        return "/".join((value.agent, *value.addresses))
     if isinstance(value, ProcessSet):
         return f"{value.id}:{list(value.ranks)}"
     if isinstance(value, RankPlace):

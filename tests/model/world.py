@@ -327,6 +327,9 @@ class World:
             made = self.board_class(host.name, shared, local, on_open=lambda *what: self._opened(command.epoch, *what))
             host.board = host.boards[command.epoch] = made
             return None
+        if isinstance(command, ae.PlaneOpen):
+            host.news.append(ae.PlaneReady(command.epoch))
+            return None
         board = host.board
         if board is None:
             raise ModelError(f"{host.name}: {command} without a board")
@@ -339,7 +342,7 @@ class World:
         self, host: AgentHost, board: Board, command: ae.Command
     ) -> Generator[object, None, ae.Event | None]:
         if isinstance(command, ae.PlanAdd):
-            members = tuple(board.local[index] for index in command.members)
+            members = tuple(board.local[index] for index in command.members if index < len(board.local))
             everybody = self.plan_members[host.core.last_epoch, command.plan]
             return ae.PlanPlaced(command.plan, board.add(command.plan, command.depth, members, everybody))
         if isinstance(command, ae.PlanLimit):

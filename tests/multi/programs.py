@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from horovod.common.exceptions import (
+    EngineError,
     HorovodInternalError,
     MismatchError,
     NotWhileJoinedError,
@@ -23,6 +24,7 @@ from horovod.common.exceptions import (
 )
 from horovod.common.process_sets import ProcessSet, add_process_set, remove_process_set
 from horovod.common.types import CollectiveKind, PullOp, ReduceOp, Signature
+from horovod.native import OutOfMemory
 
 from tests.common.rank_programs import Array, allgather, allreduce, barrier, client, hvd, mine, reduce_start, total
 
@@ -249,6 +251,85 @@ def cycle(second_thread: str) -> None:
     assert time.monotonic() - start < 8
 
 
+def cycle_of_calls(other: str) -> None:
+    """Rank 0 adds a process set while rank 1 waits in something else."""
+    allreduce(mine(4), "warm")
+    others: dict[str, Callable[[], object]] = {
+        "allreduce": lambda: allreduce(mine(4), "a"),
+        "gather": lambda: allgather(mine(4), "a"),
+        "join": client().join,
+    }
+    call = others[other] if hvd.rank() else lambda: add_process_set([0])
+    with pytest.raises(StalledError) as caught:
+        call()
+    print(f"error: {caught.value}".replace("\n", " "))
+
+
+def _fill_arena() -> list[Any]:
+    """Takes all memory of this rank's arena."""
+    taken = []
+    while True:
+        try:
+            taken.append(client().alloc(4096))
+        except OutOfMemory:
+            return taken
+
+
+def _arena_array(count: int) -> Array:
+    array = np.frombuffer(client().alloc(4 * count), np.float32)
+    array[:] = hvd.rank() + 1
+    return array
+
+
+def _refused_for_want_of_room(wait: Callable[[], object]) -> None:
+    with pytest.raises(EngineError, match="HVD_ARENA_BYTES") as caught:
+        wait()
+    print(f"error: {caught.value}".replace("\n", " "))
+
+
+def no_room(name: str, warm: str) -> None:
+    """The last rank has no room for the second of three operations: all hear so, the others are not affected."""
+    count, first, third = 25_000, _arena_array(25_000), _arena_array(25_000)
+    chosen = name or None
+    for _ in range(int(warm)):
+        allreduce(_arena_array(count), chosen)
+    taken = _fill_arena() if hvd.rank() == hvd.size() - 1 else []
+    ops = [reduce_start([first], chosen)]
+    if chosen:
+        ops[0].wait()
+    ops.append(reduce_start([mine(count)], chosen))
+    if chosen:
+        _refused_for_want_of_room(ops[1].wait)
+    third *= 2
+    ops.append(reduce_start([third], chosen))
+    ops[0].wait()
+    if not chosen:
+        _refused_for_want_of_room(ops[1].wait)
+    ops[2].wait()
+    assert (first == total()).all()
+    assert (third == 2 * total()).all()
+    del taken
+    assert (allreduce(mine(count), chosen) == total()).all()
+
+
+def no_room_to_publish() -> None:
+    """The last rank can't publish its rows, nor stage a blocking reduction: both are refused everywhere."""
+    taken = _fill_arena() if hvd.rank() == hvd.size() - 1 else []
+    _refused_for_want_of_room(lambda: allgather(mine(25_000), "rows"))
+    _refused_for_want_of_room(lambda: allreduce(mine(10_000), "blocking"))
+    del taken
+    assert len(allgather(mine(25_000), "rows")) == 25_000 * hvd.size()
+    assert (allreduce(mine(10_000), "blocking") == total()).all()
+
+
+def too_large_for_the_arena() -> None:
+    """No rank has room for an asynchronous operation of 4 MB in 1 MiB; a blocking one goes through in pieces."""
+    _refused_for_want_of_room(lambda: reduce_start([mine(1_000_000)], "large").wait())
+    assert (allreduce(mine(10), "small") == total()).all()
+    assert (allreduce(mine(1_000_000), "pieces") == total()).all()
+    assert (allreduce(mine(10), "small") == total()).all()
+
+
 def many_names(count: str) -> None:
     """A new name each step: neither the rank nor its arena grows."""
 
@@ -271,6 +352,28 @@ def stranger() -> None:
     child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
     assert child.returncode == 1
     assert "inherited" in child.stderr, child.stderr
+    assert (allreduce(mine(4), "x") == total()).all()
+
+
+def other_user() -> None:
+    """A process of another user that knows all that a rank knows is told why it can't join; the ranks go on."""
+    hvd.shutdown()
+    reading, writing = os.pipe()
+    child = os.fork()  # no exec: the other user may not be able to read the interpreter
+    if child == 0:
+        os.setgid(65534)
+        os.setuid(65534)
+        try:
+            hvd.init()
+            os.write(writing, b"it was let in")
+        except ValueError as error:
+            os.write(writing, str(error).encode())
+        os._exit(0)
+    os.close(writing)
+    hvd.init()
+    with open(reading) as pipe:
+        print("error:", pipe.read().replace("\n", " "))
+    assert os.waitpid(child, 0)[1] == 0
     assert (allreduce(mine(4), "x") == total()).all()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.multi.conftest import RunRanks
@@ -67,5 +69,48 @@ def test_second_thread_that_submits_in_time_prevents_it(run_ranks: RunRanks) -> 
     run_ranks(2, "cycle", "yes", HVD_DEADLOCK_GRACE_SECONDS="1")
 
 
+@pytest.mark.parametrize(("other", "name"), [("allreduce", "allreduce.a"), ("gather", "allgather.a"), ("join", "join")])
+def test_cycle_with_a_process_set_call_fails_after_the_grace(run_ranks: RunRanks, other: str, name: str) -> None:
+    variables = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1", "HVD_DEADLOCK_GRACE_SECONDS": "1"}
+    run = run_ranks(2, "cycle_of_calls", other, **variables)
+    for rank in (0, 1):
+        assert "waits for 'add process set [0]'" in run.said(rank)
+        assert f"waits for {name!r}" in run.said(rank)
+
+
+SMALL_ARENA = {"HVD_ARENA_BYTES": str(1 << 20), "HVD_DEADLOCK_GRACE_SECONDS": "2"}
+
+
+@pytest.mark.parametrize("name", ["g", ""])
+@pytest.mark.parametrize("warm", [0, 3])
+@pytest.mark.parametrize("np", [1, 3])
+def test_a_rank_without_room_is_named_on_all_ranks(run_ranks: RunRanks, np: int, warm: int, name: str) -> None:
+    run = run_ranks(np, "no_room", name, str(warm), **SMALL_ARENA)
+    for rank in range(np):
+        assert f"rank {np - 1} (host " in run.said(rank), run.output
+        assert "no room for 100000 bytes" in run.said(rank)
+        assert f"error: 'allreduce.{name or 'noname'}" in run.said(rank)
+
+
+def test_a_rank_without_room_to_publish_is_named_on_all_ranks(run_ranks: RunRanks) -> None:
+    run = run_ranks(2, "no_room_to_publish", **SMALL_ARENA)
+    for rank in (0, 1):
+        assert "'allgather.rows' was refused on all ranks: rank 1" in run.said(rank), run.output
+        assert "'allreduce.blocking' was refused on all ranks: rank 1" in run.said(rank)
+
+
+def test_what_is_too_large_for_every_arena_is_refused_and_the_next_works(run_ranks: RunRanks) -> None:
+    run = run_ranks(2, "too_large_for_the_arena", **SMALL_ARENA)
+    for rank in (0, 1):
+        assert "no room for 4000000 bytes" in run.said(rank), run.output
+
+
 def test_process_that_only_inherited_its_rank(run_ranks: RunRanks) -> None:
     run_ranks(2, "stranger")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user: THIS CHECK DID NOT RUN")
+def test_process_of_another_user(run_ranks: RunRanks) -> None:
+    run = run_ranks(2, "other_user")
+    for rank in (0, 1):
+        assert "runs as user 65534, the agent of this host as user 0" in run.said(rank), run.output

@@ -37,6 +37,11 @@ STRUCTS = {
     "hvd_arena_info": _abi.CArenaInfo,
     "hvd_segment": _abi.CSegment,
     "hvd_copy": _abi.CCopy,
+    "hvd_span": _abi.CSpan,
+    "hvd_net_spec": _abi.CNetSpec,
+    "hvd_net_event": _abi.CNetEvent,
+    "hvd_net_info": _abi.CNetInfo,
+    "hvd_net_peer_info": _abi.CNetPeerInfo,
 }
 
 
@@ -51,12 +56,15 @@ def c_functions() -> dict[str, tuple[str, list[str]]]:
 
 def matches(declaration: str, kind: object) -> bool:
     """Whether the ctypes type fits a C declaration, with or without a parameter name."""
+    array = re.fullmatch(r"char \w+\[(\d+)\]", declaration)
+    if array is not None:
+        return kind is ctypes.c_char * int(array.group(1))
     words = declaration.replace("const", " ").replace("*", " * ").split()
     stars, base = words.count("*"), words[0]
     if stars == 0:
         return kind is (None if base == "void" else SCALARS.get(base))
     if kind is ctypes.c_void_p:
-        return base in {"void", "hvd_board", "hvd_arena", "hvd_engine"}
+        return base in {"void", "hvd_board", "hvd_arena", "hvd_engine", "hvd_net"}
     if kind is ctypes.c_char_p:
         return base == "char"
     target = getattr(kind, "_type_", None)
@@ -93,11 +101,22 @@ def test_structures_follow_the_header(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("enum", "prefix"), [(native.DType, "HVD_"), (native.ReduceOp, "HVD_"), (native.PlanKind, "HVD_")]
+    ("enum", "prefix"),
+    [
+        (native.DType, "HVD_"),
+        (native.ReduceOp, "HVD_"),
+        (native.PlanKind, "HVD_"),
+        (native.NetEventKind, "HVD_NET_"),
+    ],
 )
 def test_enumerations_follow_the_header(enum: type[native.DType], prefix: str) -> None:
     for member in enum:
         assert re.search(rf"\b{prefix}{member.name} = {member.value}\b", CODE), member
+
+
+def test_flags_follow_the_header() -> None:
+    for flag in native.PlanFlag:
+        assert re.search(rf"#define HVD_PLAN_{flag.name} {flag.value}u", CODE), flag
 
 
 def test_statuses_follow_the_header() -> None:
@@ -167,8 +186,8 @@ def test_another_abi_version_is_refused(tmp_path: Path) -> None:
     package = copy_of_package(tmp_path)
     shutil.copy(_abi.library_path(), package)
     table = package / "_abi.py"
-    table.write_text(table.read_text().replace("ABI_VERSION = 1", "ABI_VERSION = 2"))
-    assert "has ABI version 1, this package needs 2" in import_error(tmp_path)
+    table.write_text(table.read_text().replace(f"ABI_VERSION = {native.ABI_VERSION}", "ABI_VERSION = 99"))
+    assert f"has ABI version {native.ABI_VERSION}, this package needs 99" in import_error(tmp_path)
 
 
 def test_a_library_without_a_function_is_refused(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from horovod.common.core.events import (
     Marked,
     Submit,
 )
-from horovod.common.engine import CLOSED, FAILED, MARKED, OK, Engine, status_text
+from horovod.common.engine import CLOSED, FAILED, MARKED, MEMORY, OK, Engine, NoRoom, status_text
 from horovod.common.exceptions import (
     AgentLostError,
     DuplicateNameError,
@@ -78,10 +78,11 @@ class AgentClient(EpochMember):
                 if plan is None or not self._bind_at_once(op, plan, buffers[0], blocking):
                     plan = None
             if plan is None:
-                self._submit(op, lambda engine, tag: engine.reduce(buffers, blocking, tag))
+                self._submit(op, lambda engine, tag: engine.reduce(buffers, blocking, tag), buffers[0][2])
         else:
-            self._count_staged(buffers[0][0] if buffers else 0, sum(buffer[2] for buffer in buffers))
-            self._submit(op, lambda engine, tag: engine.reduce(buffers, blocking, tag))
+            nbytes = sum(buffer[2] for buffer in buffers)
+            self._count_staged(buffers[0][0] if buffers else 0, nbytes)
+            self._submit(op, lambda engine, tag: engine.reduce(buffers, blocking, tag), nbytes)
         if blocking:
             op.wait()
         return op
@@ -94,6 +95,8 @@ class AgentClient(EpochMember):
         if not signature.unnamed and (plan.ops or (plan.signature is not signature and plan.signature != signature)):
             return False
         status = self._engine.reduce_bound(plan.offset, buffer, blocking, plan.id)
+        if status == MEMORY:
+            return False  # the general path tells the others
         if status < 0:
             self._raise_status(op, status)
         op.handle = self._engine.handle
@@ -117,8 +120,9 @@ class AgentClient(EpochMember):
     ) -> AgentPullOp:
         """Submits an ALLGATHER, BROADCAST, ALLTOALL or REDUCESCATTER."""
         op = AgentPullOp(self, signature, name or signature.name, keep)
-        self._count_staged(buffers[0][0] if buffers else 0, sum(buffer[1] for buffer in buffers))
-        self._submit(op, lambda engine, tag: engine.pull(buffers, meta, tag))
+        nbytes = sum(buffer[1] for buffer in buffers)
+        self._count_staged(buffers[0][0] if buffers else 0, nbytes)
+        self._submit(op, lambda engine, tag: engine.pull(buffers, meta, tag), nbytes)
         return op
 
     def _count_staged(self, address: int, nbytes: int) -> None:
@@ -126,7 +130,7 @@ class AgentClient(EpochMember):
         if not self._arena_start <= address < self._arena_end:
             self._staged_bytes += nbytes
 
-    def _submit(self, op: AgentOp, stage: Callable[[Engine, int], int]) -> None:
+    def _submit(self, op: AgentOp, stage: Callable[[Engine, int], int], nbytes: int) -> None:
         """The general path: checks, staging outside the lock, then the core decides."""
         with self._lock:
             self._check_open(op)
@@ -136,7 +140,7 @@ class AgentClient(EpochMember):
             tag = op.request if plan is None else plan.id
         engine = self.enter()
         try:
-            op.handle = stage(engine, tag)
+            op.handle = self._stage(engine, op, lambda: stage(engine, tag), tag, nbytes)
             with self._lock:
                 self._start(op)
                 # Only what this call itself found wrong is raised here.  A refusal may come as soon as the lock is free:
@@ -146,6 +150,14 @@ class AgentClient(EpochMember):
             self.exit()
         if failed:
             raise self.error(op)
+
+    def _stage(self, engine: Engine, op: AgentOp, stage: Callable[[], int], tag: int, nbytes: int) -> int:
+        """The handle.  Without room an empty operation takes its place: it is announced, and refused on all ranks."""
+        try:
+            return stage()
+        except NoRoom:
+            op.no_room_bytes = max(nbytes, 1)
+            return engine.reduce([], False, tag)
 
     def _start(self, op: AgentOp) -> None:
         for other in self._core.in_flight(op.signature):

@@ -19,10 +19,12 @@ __all__ = [
     "CLOSED",
     "FAILED",
     "MARKED",
+    "MEMORY",
     "OK",
     "PENDING",
     "Engine",
     "NativeEngine",
+    "NoRoom",
     "status_text",
 ]
 
@@ -47,6 +49,16 @@ def status_text(status: int) -> str:
 def _check(status: int, what: str) -> None:
     if status < 0:
         raise EngineError(f"{what}: {status_text(status)}.")
+
+
+class NoRoom(EngineError):
+    """Inside the client only: the payload has no place in the arena, and nothing was submitted."""
+
+
+def _check_staged(status: int, what: str) -> None:
+    if status == MEMORY:
+        raise NoRoom(f"{what}: {status_text(status)}.")
+    _check(status, what)
 
 
 class Engine(Protocol):
@@ -98,7 +110,7 @@ class NativeEngine:
         status = self._lib.hvd_op_reduce(
             self._engine, _segments(flat), len(buffers), _BLOCKING if blocking else 0, tag, ctypes.byref(cell)
         )
-        _check(status, "The payload can't be staged")
+        _check_staged(status, "The payload can't be staged")
         return cell.value
 
     def reduce_bound(self, offset: int, buffer: Buffer, blocking: bool, tag: int) -> int:
@@ -115,9 +127,9 @@ class NativeEngine:
         flat = array.array("Q", [number for address, nbytes in buffers for number in (address, 0, nbytes)])
         numbers = (ctypes.c_int64 * len(meta))(*meta)
         status = self._lib.hvd_op_pull(
-            self._engine, _segments(flat), len(buffers), numbers, len(meta), tag, ctypes.byref(cell)
+            self._engine, _segments(flat), len(buffers), numbers, len(meta), None, 0, tag, ctypes.byref(cell)
         )
-        _check(status, "The data can't be published")
+        _check_staged(status, "The data can't be published")
         return cell.value
 
     def bind(self, handle: int, offset: int) -> tuple[int, int]:

@@ -8,7 +8,8 @@
      |    +-- RankLostError              a peer's: a rank or an agent died or became unreachable
      |    +-- StalledError               a peer's: ranks waited too long, or for each other
      |    +-- AgentLostError             the environment's: the local agent is gone
-     |    +-- EngineError                the environment's: shared memory, or a broken rule inside the engine
+     |    +-- EngineError                the environment's: shared memory (a rank without room: same error on every
+     |                                    member), or a broken rule inside the engine
      +-- HostsUpdatedInterrupt           elastic training: the set of hosts has changed
     ValueError
      +-- UsageError                      yours: this call is wrong, nothing was sent
@@ -132,6 +133,7 @@ class ErrorKind(IntEnum):
     SHUT_DOWN = 3
     LOST = 4
     STALLED = 5
+    NO_ROOM = 6
 
 
 _CLASSES: dict[int, type[HorovodInternalError | UsageError]] = {
@@ -141,6 +143,7 @@ _CLASSES: dict[int, type[HorovodInternalError | UsageError]] = {
     ErrorKind.SHUT_DOWN: ShutDownError,
     ErrorKind.LOST: RankLostError,
     ErrorKind.STALLED: StalledError,
+    ErrorKind.NO_ROOM: EngineError,
 }
 
 

@@ -21,7 +21,10 @@ def segment_dtype_bytes(dtype: int) -> int:
 
 
 def kernel_arguments(signature: Signature, members: int) -> tuple[int, float]:
-    """Native op and post-scale: Average is a Sum whose post-scale was multiplied by 1/members."""
+    """Native op and post-scale: Average is a Sum whose post-scale was multiplied by 1/members.
+
+    ``block`` in ``horovod.agent.core.plans`` multiplies the same numbers; tests/agent/core/test_plans.py compares both.
+    """
     if signature.op == ReduceOp.AVERAGE:
         return int(ReduceOp.SUM), signature.postscale * (1.0 / members)
     return signature.op, signature.postscale

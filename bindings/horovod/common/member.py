@@ -22,8 +22,10 @@ from horovod.common.core.events import (
     Marked,
     PlanReady,
     Refused,
+    Resubmit,
     Retire,
     RetireAck,
+    Submit,
     Unbind,
     Unbound,
 )
@@ -77,6 +79,7 @@ class EpochMember:
             Unbind: self._do_unbind,
             FailOp: self._do_fail,
             RetireAck: self._do_acknowledge,
+            Resubmit: self._do_resubmit,
         }
 
     # ---- commands of the core
@@ -120,6 +123,10 @@ class EpochMember:
         op.failure = (command.kind, command.text)
         op.state = OperationState.GONE
         self._engine.fail(op.handle)
+
+    def _do_resubmit(self, command: Resubmit) -> None:
+        for op in command.ops:
+            self._run(self._core.handle(Submit(op)))
 
     def _do_acknowledge(self, command: RetireAck) -> None:
         if self._gone:

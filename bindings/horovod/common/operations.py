@@ -36,6 +36,7 @@ class AgentOp(Operation):
         self.round = -1
         self.request = 0
         self.state = _NEW
+        self.no_room_bytes = 0
         self.client = client
         self.handle = 0
         self.keep = keep

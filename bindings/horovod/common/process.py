@@ -6,6 +6,7 @@ exit sends nothing: the parent's membership is never touched.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -152,6 +153,10 @@ def _say_hello(settings: Settings, process: Process, sets: Sequence[Sequence[int
     pidfd = os.pidfd_open(os.getpid())
     try:
         session.send(_hello(settings, process, sets), [pidfd, process.arena.fd])
+    except AgentLostError:
+        with contextlib.suppress(AgentLostError):
+            _await_welcome(session)  # an agent that turns a process away says why, and does not listen
+        raise
     finally:
         os.close(pidfd)
     return session

@@ -35,5 +35,6 @@ def announce_message(command: Announce) -> worker_pb2.WorkerMessage:
             signature=signature_message(command.op.signature, command.op.name),
             contested_plan=command.contested_plan,
             contested_round=command.contested_round,
+            no_room_bytes=command.op.no_room_bytes,
         )
     )

@@ -22,6 +22,11 @@ def places(*agents: str) -> tuple[v.RankPlace, ...]:
     )
 
 
+def ring(*agents: str) -> tuple[v.Host, ...]:
+    """Their hosts in alphabetical order."""
+    return tuple(v.Host(name, f"host-{name}", (f"{name}:7000",)) for name in sorted(set(agents)))
+
+
 @dataclass
 class World:
     """Connection ``10 + rank`` is that rank's.  Commands since the last look are in ``out``."""
@@ -31,6 +36,7 @@ class World:
     out: list[ev.Command] = field(default_factory=list)
     arrivals: dict[int, int] = field(default_factory=dict)
     removable: bool = True
+    connects: bool = True
     seen: ev.Seen = field(default_factory=lambda: ev.Seen((), ()))
     swept: ev.Swept = field(default_factory=lambda: ev.Swept((), True))
     now: float = 0.0
@@ -48,6 +54,8 @@ class World:
         return self.out[start:]
 
     def _outcome(self, command: ev.Command) -> ev.Event | None:
+        if isinstance(command, ev.PlaneOpen):
+            return ev.PlaneReady(command.epoch) if self.connects else None
         if isinstance(command, ev.PlanAdd):
             return ev.PlanPlaced(command.plan, 64 * command.plan)
         if isinstance(command, ev.PlanLimit) and command.read:
@@ -94,7 +102,8 @@ class World:
             self.start()
         for rank in self.core.slots:
             self.rank(rank, self.hello(rank, generation=epoch))
-        return self.order(v.EpochStart(places(*self.agents), (v.ProcessSet(0, tuple(range(len(self.agents)))),)), epoch)
+        everybody = v.ProcessSet(0, tuple(range(len(self.agents))))
+        return self.order(v.EpochStart(places(*self.agents), (everybody,), ring(*self.agents), b"key"), epoch)
 
     def plan(
         self, plan: int = 7, signature: v.Signature = SUM, requests: tuple[tuple[int, int], ...] = ((0, 1), (1, 1))

@@ -55,7 +55,7 @@ def test_an_epoch_makes_the_board_before_anybody_is_welcome(world: World) -> Non
 def test_only_local_ranks_are_on_the_board() -> None:
     world = World(agents=("b", "a", "b"))
     commands = world.begin()
-    assert of(commands, ev.BoardCreate) == [ev.BoardCreate(1, (11,))]
+    assert of(commands, ev.BoardCreate) == [ev.BoardCreate(1, (11,), shared=True)]
     assert list(to_rank(commands, v.Welcome)) == [1]
     assert not to_rank(commands, v.Welcome)[1].homogeneous
 

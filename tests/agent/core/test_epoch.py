@@ -208,6 +208,62 @@ def test_a_wait_for_a_name_that_is_not_negotiated_is_named(world: World) -> None
     assert seen.blocked_on == (v.BlockedOn(0, 0, 0, "allreduce.x"),)
 
 
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        (v.AddProcessSet(5, (1, 0)), "add process set [0, 1]"),
+        (v.RemoveProcessSet(5, 3), "remove process set 3"),
+        (v.Join(5), "join"),
+    ],
+)
+def test_who_waits_for_the_answer_to_a_call_is_blocked(world: World, body: v.WorkerBody, name: str) -> None:
+    world.now = 1.0
+    world.rank(0, body)
+    world.now = 3.5
+    world.seen = ev.Seen((), (ev.SeenRank(0, 4, 0, 0, 0.0, "running"), ev.SeenRank(1, 4, 0, 0, 0.0, "running")))
+    (seen,) = reports(world.tell(ev.Tick()), v.Observation)
+    assert seen.ranks == (v.RankState(0, 4, 1, 5, 2.5, "running"), v.RankState(1, 4, 0, 0, 0.0, "running"))
+    assert seen.blocked_on == (v.BlockedOn(0, 0, 0, name, 5),)
+
+
+def test_of_an_operation_and_a_call_the_longer_wait_counts(world: World) -> None:
+    world.plan()
+    world.now = 3.0
+    world.rank(0, v.AddProcessSet(5, (0,)))
+    world.now = 4.0
+    world.seen = waiting()
+    (seen,) = reports(world.tell(ev.Tick()), v.Observation)
+    assert (seen.ranks[0].blocked, seen.blocked_on) == (2, (v.BlockedOn(0, 7, 4, "allreduce.x"),))
+    world.now = 6.0
+    (seen,) = reports(world.tell(ev.Tick()), v.Observation)
+    assert seen.blocked_on == (v.BlockedOn(0, 0, 0, "add process set [0]", 5),)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        v.SetAdded(v.ProcessSet(1, (0,)), (v.RankRequest(0, 5),)),
+        v.Refusal((v.RankRequest(0, 5),), v.Error(v.ErrorKind.INVALID, "exists already")),
+        v.JoinDone(0, (v.RankRequest(0, 5),)),
+    ],
+)
+def test_an_answered_call_blocks_nobody(world: World, answer: object) -> None:
+    world.rank(0, v.AddProcessSet(5, (0,)))
+    assert reports(world.tell(ev.Tick()), v.Observation)
+    world.order(answer)
+    (last,) = reports(world.tell(ev.Tick()), v.Observation)
+    assert last == v.Observation()
+    assert not reports(world.tell(ev.Tick()), v.Observation)
+
+
+def test_the_calls_of_the_dead_are_forgotten(world: World) -> None:
+    world.rank(0, v.Join(5))
+    world.tell(ev.ConnectionClosed(10))
+    epoch = world.core.epoch
+    assert epoch is not None
+    assert not epoch.calls.open
+
+
 def test_silence_is_reported_once(world: World) -> None:
     world.plan()
     world.seen = waiting()

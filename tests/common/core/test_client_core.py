@@ -52,6 +52,9 @@ class Shell:
             gone = tuple(op for op in command.ops if op not in self.opened)
             self.said.append(f"off {len(gone)}")
             self.tell(ev.Unbound(command.plan, gone))
+        elif isinstance(command, ev.Resubmit):
+            for op in command.ops:
+                self.submit(op)
         else:
             self.failed.append(command.op)
 
@@ -75,6 +78,12 @@ class Shell:
         self.rounds = 0
         self.tell(ev.PlanReady(plan, 64, requests))
         return self.core.plans[plan]
+
+
+def no_room(op: Operation) -> Operation:
+    """This rank has no memory for it."""
+    op.no_room_bytes = 16
+    return op
 
 
 @pytest.fixture
@@ -194,3 +203,66 @@ def test_a_contest_says_how_many_rounds_were_used(shell: Shell) -> None:
     assert shell.said[-1] == "announce allreduce.x contests 7/1"
     shell.tell(ev.Retire(PLAN, 1))
     assert shell.said[-1] == "ack 7"
+
+
+def test_without_room_the_plan_of_that_very_signature_is_contested(shell: Shell) -> None:
+    op = shell.submit(named())
+    shell.ready(1)
+    shell.tell(ev.Finished(op))
+    refused = shell.submit(no_room(named()))
+    assert shell.said[-1] == "announce allreduce.x contests 7/1"
+    shell.tell(ev.Refused(refused.request, 6, "no room"))
+    assert (shell.failed, shell.core.waiting) == ([refused], {})
+    shell.submit(named())
+    assert shell.said[-1] == "announce allreduce.x"
+
+
+def test_without_room_an_unnamed_operation_takes_no_round(shell: Shell) -> None:
+    shell.submit(unnamed(0))
+    shell.ready(1)
+    refused, following = shell.submit(no_room(unnamed(1))), shell.submit(unnamed(2))
+    assert shell.said[1:] == ["announce allreduce.noname.1 contests 7/1"]
+    shell.tell(ev.Refused(refused.request, 6, "no room"))
+    assert shell.said[2:] == ["announce allreduce.noname.2"]
+    assert following.state is OperationState.WAITING
+
+
+def test_without_room_behind_an_announcement(shell: Shell) -> None:
+    first, refused, last = shell.submit(unnamed(0)), shell.submit(no_room(unnamed(1))), shell.submit(unnamed(2))
+    shell.ready(1)
+    assert first.state is OperationState.BOUND
+    assert shell.said[1:] == ["announce allreduce.noname.1 contests 7/1"]
+    shell.tell(ev.Retire(PLAN, 1))
+    shell.tell(ev.Finished(first))
+    shell.tell(ev.Refused(refused.request, 6, "no room"))
+    assert shell.said[2:] == ["ack 7", "announce allreduce.noname.2"]
+    assert shell.failed == [refused]
+    assert last.state is OperationState.WAITING
+
+
+def test_without_room_behind_parked_operations_below_the_limit(shell: Shell) -> None:
+    shell.submit(unnamed(0))
+    shell.ready(1)
+    shell.limit = 1
+    parked = shell.submit(unnamed(1))
+    refused, last = shell.submit(no_room(unnamed(2))), shell.submit(unnamed(3))
+    assert [op.state for op in (parked, refused, last)] == [OperationState.PARKED] * 3
+    shell.limit = 4
+    shell.tell(ev.Retire(PLAN, 4))
+    assert parked.state is OperationState.BOUND
+    assert shell.said[1:] == ["announce allreduce.noname.2 contests 7/2"]
+    assert [op.state for op in (refused, last)] == [OperationState.WAITING] * 2
+
+
+def test_without_room_behind_parked_operations_beyond_the_limit(shell: Shell) -> None:
+    first = shell.submit(unnamed(0))
+    shell.ready(1)
+    shell.limit = 1
+    parked, refused = shell.submit(unnamed(1)), shell.submit(no_room(unnamed(2)))
+    shell.tell(ev.Finished(first))
+    shell.tell(ev.Retire(PLAN, 1))
+    assert shell.said[1:] == ["off 1", "announce allreduce.noname.1", "ack 7"]
+    assert [op.state for op in (parked, refused)] == [OperationState.WAITING] * 2
+    shell.limit = 1 << 30
+    shell.ready(parked.request, plan=8)
+    assert shell.said[4:] == ["announce allreduce.noname.2 contests 8/1"]

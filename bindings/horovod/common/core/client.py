@@ -9,7 +9,9 @@ announced; unnamed operations of one key queue behind the first announcement and
 retired by the agent in two steps: the board is marked (binds are answered Marked, the operation is parked), then Retire
 names the limit.  Rounds below the limit run; what lies beyond leaves the plan and is announced anew; when nothing of
 this rank is on the plan any more, it is acknowledged, once.  A named operation that differs from its live plan contests
-it: the plan is dropped here and now, and the announcement says how many rounds this rank has arrived in.
+it: the plan is dropped here and now, and the announcement says how many rounds this rank has arrived in.  So does
+an operation for which this rank has no memory (``no_room_bytes``): it is never bound, its announcement is refused on
+every member, and nobody waits in the round that it would have had.
 
 Fast path.  The shell may bind to ``live[key]`` by itself when the plan has no limit and nothing parked: it then sets
 ``op.plan``, ``op.round``, ``op.state``, adds to ``plan.ops`` and raises ``plan.next_round``; at the end it takes the
@@ -35,6 +37,7 @@ from horovod.common.core.events import (
     Marked,
     PlanReady,
     Refused,
+    Resubmit,
     Retire,
     RetireAck,
     Submit,
@@ -102,12 +105,12 @@ class ClientCore:
         plan = self.live.get(key)
         if plan is None:
             return [self._announce(op)]
-        if not op.signature.unnamed and plan.signature != op.signature:
+        if not op.signature.unnamed and (op.no_room_bytes or plan.signature != op.signature):
             return self._contest(op, plan)
         if plan.parked:
             self._park(op, plan)
             return []
-        return [Bind(op, plan)]
+        return self._contest(op, plan) if op.no_room_bytes else [Bind(op, plan)]
 
     def _contest(self, op: Operation, plan: Plan) -> list[Command]:
         plan.dropped = True
@@ -189,7 +192,8 @@ class ClientCore:
         plan = Plan(event.plan, event.offset, ops[0].signature)
         self.plans[plan.id] = plan
         self.live[plan.key] = plan
-        return [Bind(op, plan) for op in self.waiting.pop(plan.key)]
+        able, again = _up_to_no_room(list(self.waiting.pop(plan.key)))
+        return [*(Bind(op, plan) for op in able), *_resubmit(again)]
 
     def _refused(self, event: Refused) -> list[Command]:
         op = self.requests.get(event.request)
@@ -219,6 +223,7 @@ class ClientCore:
         """Parked operations go on below the limit, and leave from there on."""
         limit = plan.limit or 0
         self._forget_exhausted(plan)
+        plan.parked, again = _up_to_no_room(plan.parked)
         room = 0 if plan.dropped else max(0, limit - plan.next_round)
         commands: list[Command] = [Bind(op, plan) for op in plan.parked[:room]]
         beyond = plan.parked[room:]
@@ -226,10 +231,11 @@ class ClientCore:
         if placed:
             # The plan is not let go before they are off the board; those behind them follow then.
             plan.mark_bound(placed)
-            plan.parked = beyond[len(placed) :]
+            plan.parked = [*beyond[len(placed) :], *again]
             return [*commands, Unbind(plan, placed)]
         plan.parked = []
-        return [*commands, *self._announce_anew(beyond), *([] if commands else self._acknowledge(plan))]
+        anew = [*self._announce_anew(beyond), *_resubmit(again)]
+        return [*commands, *anew, *([] if commands else self._acknowledge(plan))]
 
     def _announce_anew(self, ops: Iterable[Operation]) -> list[Command]:
         """One announcement for each key; the others queue behind it."""
@@ -295,3 +301,13 @@ class ClientCore:
             assert not (plan.parked and plan.limit is not None), (
                 f"plan {plan.id} has settled, yet operations are parked"
             )
+
+
+def _up_to_no_room(ops: list[Operation]) -> tuple[list[Operation], list[Operation]]:
+    """Those before the first operation for which there is no memory, and the others: their rounds depend on it."""
+    count = next((index for index, op in enumerate(ops) if op.no_room_bytes), len(ops))
+    return ops[:count], ops[count:]
+
+
+def _resubmit(ops: list[Operation]) -> list[Command]:
+    return [Resubmit(tuple(ops))] if ops else []

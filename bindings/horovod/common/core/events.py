@@ -148,4 +148,11 @@ class RetireAck:
     plans: tuple[int, ...]
 
 
-Command = Announce | Bind | Unbind | FailOp | RetireAck
+@dataclass(frozen=True, slots=True)
+class Resubmit:
+    """Submit these again, in this order, now that the commands before are carried out."""
+
+    ops: tuple[Operation, ...]
+
+
+Command = Announce | Bind | Unbind | FailOp | RetireAck | Resubmit

@@ -32,7 +32,7 @@ class OperationState(Enum):
 class Operation:
     """One submitted collective of this rank."""
 
-    __slots__ = ("name", "plan", "request", "round", "signature", "state")
+    __slots__ = ("name", "no_room_bytes", "plan", "request", "round", "signature", "state")
 
     def __init__(self, signature: Signature, name: str) -> None:
         self.signature = signature
@@ -41,6 +41,7 @@ class Operation:
         self.round = -1
         self.request = 0
         self.state = OperationState.NEW
+        self.no_room_bytes = 0  # this rank has no memory for so much: the operation is announced only to be refused
 
 
 class Plan:

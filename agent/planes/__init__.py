@@ -1,0 +1,1 @@
+"""Ways to move data between the agents of an epoch."""

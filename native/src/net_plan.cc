@@ -1,0 +1,60 @@
+#include "net_plan.h"
+
+#include <algorithm>
+
+namespace hvd {
+namespace {
+
+constexpr uint64_t kPieceAlign = 64;  // so that pieces start where vectors do; a multiple of every element
+
+std::unique_ptr<NetRound> make_round(const NetPlan &plan) {
+  auto round = std::make_unique<NetRound>();
+  const PlanView &view = *plan.view;
+  if (view.is_pull())
+    round->arriving.resize(view.n_members);
+  else if (plan.direct)
+    round->from.resize(plan.n_hosts()), round->asks.resize(plan.n_hosts());
+  else
+    round->chunks.resize(view.n_chunks);
+  return round;
+}
+
+}  // namespace
+
+uint32_t NetPlan::place_of(uint32_t host) const {
+  return static_cast<uint32_t>(std::find(hosts.begin(), hosts.end(), host) - hosts.begin());
+}
+
+NetRound *NetPlan::find_round(uint64_t round) {
+  NetSlot &at = slot(round);
+  if (round != at.round && round != at.round + slots.size()) return nullptr;
+  auto &state = round == at.round ? at.now : at.next;
+  if (state == nullptr) state = make_round(*this);
+  return state.get();
+}
+
+NetRound *NetPlan::peek(uint64_t round) {
+  NetSlot &at = slot(round);
+  if (round == at.round) return at.now.get();
+  return round == at.round + slots.size() ? at.next.get() : nullptr;
+}
+
+NetRound *NetPlan::current(uint64_t round) {
+  NetSlot &at = slot(round);
+  return round == at.round ? at.now.get() : nullptr;
+}
+
+bool NetPlan::has_work() const {
+  if (unwritten != 0 || waiting != 0 || !lingering.empty()) return true;
+  return std::any_of(slots.begin(), slots.end(), [](const NetSlot &at) { return at.now != nullptr && at.now->started; });
+}
+
+NetPlan::Piece NetPlan::piece(uint32_t chunk, uint32_t index) const {
+  uint64_t length = view->chunk_length(chunk), n = n_hosts();
+  uint64_t each = (length / n + kPieceAlign - 1) / kPieceAlign * kPieceAlign;
+  if (each * n < length) each += kPieceAlign;
+  uint64_t begin = std::min(length, each * (index % n)), end = std::min(length, begin + each);
+  return {chunk * view->chunk_bytes + begin, end - begin};
+}
+
+}  // namespace hvd

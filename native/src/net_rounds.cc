@@ -1,0 +1,225 @@
+// Rounds as the net sees them on the board: they open, their chunks become ready, they are completed or dropped.
+#include <algorithm>
+#include <cstring>
+
+#include "net.h"
+
+using hvd::NetPlan;
+using hvd::NetRound;
+
+namespace {
+
+constexpr auto kSeqCst = std::memory_order_seq_cst;
+constexpr size_t kMaxRemoved = 1u << 16;  // plans that late frames are told apart from unknown ones by
+
+bool is_open(const hvd::PlanView &view, uint64_t round) {
+  uint64_t word = view.entry(round).claim.load(kSeqCst);
+  return hvd::claim_round(word) == round && !hvd::claim_closed(word);
+}
+
+uint8_t negated(hvd_status status) { return static_cast<uint8_t>(-static_cast<int>(status)); }
+
+bool has_foreign_data(const NetRound &state) {
+  if (state.n_here != 0 || std::find(state.asks.begin(), state.asks.end(), true) != state.asks.end()) return true;
+  return std::any_of(state.chunks.begin(), state.chunks.end(), [](const hvd::ChunkState &chunk) { return chunk.credit; });
+}
+
+}  // namespace
+
+void hvd_net::insert_plan(std::unique_ptr<NetPlan> plan) {
+  NetPlan *added = plan.get();
+  uint64_t id = plan->view->plan_id;
+  if (!plans_.emplace(id, std::move(plan)).second) return;
+  by_signal_[hvd::signal_bit(added->view->offset)].push_back(added);
+  unpark(id);
+  look(added);
+}
+
+hvd_status hvd_net::erase_plan(uint64_t plan_id) {
+  auto found = plans_.find(plan_id);
+  if (found == plans_.end()) return HVD_OK;  // an earlier call was answered too late
+  NetPlan *plan = found->second.get();
+  look(plan);
+  if (!dead_ && plan->has_work()) return HVD_PENDING;
+  for (Lane *lane : lanes_) lane->forget_sink(plan);
+  for (auto &slot : plan->slots) {
+    if (slot.now != nullptr) forget_round(plan, slot.round, slot.now.get());
+    if (slot.next != nullptr) forget_round(plan, slot.round + plan->slots.size(), slot.next.get());
+  }
+  auto &shared = by_signal_[hvd::signal_bit(plan->view->offset)];
+  shared.erase(std::find(shared.begin(), shared.end(), plan));
+  removed_.insert(plan_id);
+  removed_order_.push_back(plan_id);
+  if (removed_order_.size() > kMaxRemoved) removed_.erase(removed_order_.front()), removed_order_.pop_front();
+  plans_.erase(found);
+  return HVD_OK;
+}
+
+// Something changed on the board: rounds that have opened start, chunks that are ready travel.
+void hvd_net::look(NetPlan *plan) {
+  if (dead_) return;
+  if (plan->view->is_pull()) return look_at_pull(plan);
+  while (start_round(plan, plan->next_open)) {
+  }
+  for (size_t i = plan->reducing.size(); i-- > 0;) {
+    uint64_t round = plan->reducing[i];
+    if (!look_at_chunks(plan, round, plan->current(round))) continue;
+    plan->reducing.erase(plan->reducing.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
+bool hvd_net::start_round(NetPlan *plan, uint64_t round) {
+  const hvd::PlanView &view = *plan->view;
+  if (plan->slot(round).round != round || !is_open(view, round) || !hvd::take_net_hold(site(plan), round)) return false;
+  NetRound *state = plan->find_round(round);
+  state->started = true;
+  state->n_not_ready = view.n_chunks;
+  ++plan->next_open;
+  find_leader(plan, round, state);
+  if (plan->direct) direct_started(plan, round, state);
+  if (view.n_chunks != 0)
+    plan->reducing.push_back(round);
+  else
+    direct_ready(plan, round, state);
+  return true;
+}
+
+// Where the sums go: a local member's buffer, or zeros of our own when no member here has memory.
+void hvd_net::find_leader(NetPlan *plan, uint64_t round, NetRound *state) {
+  const hvd::PlanView &view = *plan->view;
+  if (view.bytes == 0) return;
+  uint32_t leader = hvd::leader_of(view, round);
+  if (leader < view.n_members) {
+    state->leader = hvd::find_data(view, arenas_[view.members[leader]].get(), view.entry_member(round, leader), 0, view.bytes);
+    if (state->leader == nullptr) state->status = negated(HVD_E_INVALID);
+  } else {
+    state->leader = state->zeros = static_cast<char *>(own_->alloc(view.bytes));
+    if (state->zeros == nullptr) state->status = negated(HVD_E_MEMORY);
+    if (state->zeros != nullptr) std::memset(state->zeros, 0, view.bytes);
+  }
+  for (hvd::ChunkState &chunk : state->chunks) chunk.status = state->status;
+}
+
+// Takes up chunks that have become ready; true when all are, and the round may be over then.
+bool hvd_net::look_at_chunks(NetPlan *plan, uint64_t round, NetRound *state) {
+  const hvd::PlanView &view = *plan->view;
+  for (uint32_t c = 0; c < view.n_chunks; ++c) {
+    if (!plan->direct && state->chunks[c].ready) continue;
+    // Acquires the chunk; pairs with finish_chunk.  A lone member's data are ready as they are.
+    uint64_t word = view.n_claims == 0 ? (round + 1) << 8 : view.ready(round, c).load(kSeqCst);
+    if (word >> 8 != round + 1) continue;
+    uint8_t status = static_cast<uint8_t>(word & 0xff);
+    bool last = --state->n_not_ready == 0;
+    if (plan->direct) {
+      if (status != 0) state->status = status;
+      direct_ready(plan, round, state);
+    } else {
+      if (status != 0) state->chunks[c].status = status;
+      ring_ready(plan, round, state, c);
+    }
+    if (last) return true;
+  }
+  return false;
+}
+
+// The result lies in the leader's buffer; the other members here want it too.
+void hvd_net::copy_to_members(NetPlan *plan, uint64_t round, NetRound *state, uint64_t offset, uint64_t bytes) {
+  const hvd::PlanView &view = *plan->view;
+  for (uint32_t m = 0; m < view.n_members && bytes != 0; ++m) {
+    const hvd::EntryMember &member = view.entry_member(round, m);
+    if ((member.flags.load(std::memory_order_relaxed) & hvd::kZeros) != 0) continue;
+    char *to = hvd::find_data(view, arenas_[view.members[m]].get(), member, 0, view.bytes);
+    if (to == nullptr)
+      state->status = negated(HVD_E_INVALID);
+    else if (to != state->leader)
+      std::memcpy(to + offset, state->leader + offset, bytes);
+  }
+}
+
+void hvd_net::complete(NetPlan *plan, uint64_t round, NetRound *state) {
+  if (state->zeros != nullptr) own_->free(state->zeros);
+  hvd::complete_round(*plan->view, round, state->status);
+  hvd::end_net_hold(site(plan), round);
+  ++(plan->direct ? info_.rounds_direct : info_.rounds_ring);
+  advance(plan, round);
+}
+
+void hvd_net::advance(NetPlan *plan, uint64_t round) {
+  hvd::NetSlot &slot = plan->slot(round);
+  slot.now = std::move(slot.next);
+  slot.round += plan->slots.size();
+  if (slot.now != nullptr) note_wanted(plan, slot.round, slot.now.get());
+}
+
+// Others have data for a round that has not opened here: joined ranks must be arrived for.  Stores `wanted`, then reads
+// `watch_arrivals`; the agent sets that, then arrives for who has joined, which reads `wanted` (all seq_cst).
+void hvd_net::note_wanted(NetPlan *plan, uint64_t round, NetRound *state) {
+  const hvd::PlanView &view = *plan->view;
+  bool is_current = plan->slot(round).round == round;
+  if (view.is_pull() || state->wanted_told || state->started || !is_current || !has_foreign_data(*state)) return;
+  state->wanted_told = true;
+  if (view.header->wanted.load(kSeqCst) < round + 1) view.header->wanted.store(round + 1, kSeqCst);
+  if (board_->view.header->watch_arrivals.load(kSeqCst) == 0) return;
+  for (uint32_t m = 0; m < view.n_members; ++m)
+    if (view.arrivals[m].load(kSeqCst) > round) return;
+  push_event(HVD_NET_WANTED, spec_.my_host, view.plan_id, round, "");
+}
+
+void hvd_net::fail_chunk(NetPlan *plan, uint64_t round, uint32_t chunk, hvd_status status) {
+  NetRound *state = plan->current(round);
+  if (state != nullptr && chunk < state->chunks.size()) state->chunks[chunk].status = negated(status);
+}
+
+// The plan goes, or the epoch ends: nothing of this round is ours any more.
+void hvd_net::forget_round(NetPlan *plan, uint64_t round, NetRound *state) {
+  if (state->zeros != nullptr) own_->free(state->zeros);
+  if (state->started) hvd::end_net_hold(site(plan), round);
+  for (size_t place = 0; place < state->from.size(); ++place) {
+    hvd::Contribution &from = state->from[place];
+    if (!from.parked) continue;
+    info_.parked_bytes -= plan->view->bytes;
+    if (!dead_) give_back(peers_[plan->hosts[place]].get(), hvd::kTokenOverhead + (from.status == 0 ? plan->view->bytes : 0));
+  }
+  std::vector<void *> blocks;
+  for (hvd::Arriving &arriving : state->arriving)
+    if (arriving.block != nullptr && (dead_ || arriving.arrived))
+      blocks.push_back(arriving.block);
+    else if (arriving.block != nullptr)
+      own_->free(arriving.block);
+  own_->linger(std::move(blocks));
+}
+
+// Frames that are half written are finished from a copy, payloads that are half read go nowhere: no member's memory is touched
+// after this, and members that leave failed rounds find no hold.
+void hvd_net::drop_all() {
+  dead_ = true;
+  must_drop_ = false;
+  for (Lane *lane : lanes_) {
+    lane->forget_sink(nullptr);
+    if (!lane->drop_output()) lane->close();
+  }
+  for (auto &peer : peers_) {
+    if (peer == nullptr) continue;
+    peer->waiting.clear();
+    peer->waiting_for.clear();
+    peer->streams.clear();
+  }
+  for (auto &[id, plan] : plans_) drop_plan(plan.get());
+  parked_.clear();
+  info_.parked_bytes = 0;
+  for (auto &[lane, out] : last_words_) queue(lane, std::move(out), hvd::Urgency::kControl);
+  last_words_.clear();
+}
+
+void hvd_net::drop_plan(NetPlan *plan) {
+  for (auto &slot : plan->slots) {
+    if (slot.now != nullptr) forget_round(plan, slot.round, slot.now.get());
+    if (slot.next != nullptr) forget_round(plan, slot.round + plan->slots.size(), slot.next.get());
+    slot.now.reset();
+    slot.next.reset();
+  }
+  for (auto &lingering : plan->lingering) own_->linger(std::move(lingering.blocks));
+  plan->lingering.clear();
+  plan->reducing.clear();
+  plan->unwritten = plan->waiting = 0;
+}

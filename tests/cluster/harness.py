@@ -1,0 +1,21 @@
+"""Clusters for tests: ``Cluster(n)``, hosts as network namespaces; ``LoopbackCluster(n)``, hosts as loopback addresses.
+
+    with Cluster(3) as cluster:
+        a, b, c = cluster
+        server = a.python("-m", "some.server", "--listen", f"{a.name}:0")
+        port = server.wait_for(r"listening on .*:(\\d+)$")[1]
+        assert "hello" in b.run(["some-client", f"{a.name}:{port}"]).stdout
+        a.cut()
+
+``Cluster`` needs root, iproute2 and iptables; ``why_not()`` tells what is missing.
+"""
+
+from __future__ import annotations
+
+from tests.cluster.forwarder import Forwarder
+from tests.cluster.loopback import LoopbackCluster, LoopbackHost
+from tests.cluster.namespaces import why_not
+from tests.cluster.netcluster import Cluster, NetworkHost
+from tests.cluster.processes import Process
+
+__all__ = ["Cluster", "Forwarder", "LoopbackCluster", "LoopbackHost", "NetworkHost", "Process", "why_not"]
