@@ -73,7 +73,7 @@ def run_commandline(argv: Sequence[str] | None = None) -> int:
 async def _serve(arguments: argparse.Namespace) -> int:
     if arguments.peer_timeout < 1:
         raise SecurityProblem(
-            f"--peer-timeout {arguments.peer_timeout:g} must be at least 1 second: heartbeats come every second"
+            f"--peer-timeout {arguments.peer_timeout:g} must be at least 1: a loaded host may be silent for so long"
         )
     files = TlsFiles(arguments.tls_cert, arguments.tls_key, arguments.tls_ca)
     security = load_security(load_token(arguments.token_file, os.environ), files)

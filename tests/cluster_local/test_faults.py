@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import sys
 import uuid
 from collections.abc import Iterator
 
@@ -192,6 +193,7 @@ def test_bytes_that_are_no_calls_harm_nobody(pair: Cluster) -> None:
     assert launcher.out.text.count("done") == 2
 
 
+@pytest.mark.timeout(180)
 def test_twenty_jobs_leave_no_trace(fresh: Cluster) -> None:
     coordinator = fresh.serve()
     agent = fresh.agent("a")
@@ -205,3 +207,31 @@ def test_twenty_jobs_leave_no_trace(fresh: Cluster) -> None:
         assert after[0] <= before[0] + 2
         assert after[1] <= before[1] + 2
         assert after[2] <= before[2] + (8 << 20)
+
+
+def test_cuts_while_ranks_come_and_go_lose_no_report_and_no_order(far: tuple[Cluster, Forwarder]) -> None:
+    cluster, network = far
+    code = (
+        "import horovod.common.basics as basics\nhvd = basics.HorovodBasics()\n"
+        "for i in range(60):\n hvd.init(); hvd.shutdown(); print('epoch', i)"
+    )
+    launcher = cluster.launch("-np", "2", sys.executable, "-c", code)
+    for number in range(3, 60, 8):
+        launcher.out.wait_for(f"epoch {number}$")
+        network.cut()
+    assert launcher.wait() == 0, launcher.err.text
+    expected = sorted(f"[{rank}]<stdout>:epoch {number}" for rank in range(2) for number in range(60))
+    assert sorted(launcher.out.text.splitlines()) == expected
+    assert cluster.agents["a"].err.text.count("The session with the coordinator goes on.") >= 3
+
+
+def test_a_pause_of_the_coordinator_costs_nothing(pair: Cluster) -> None:
+    launcher = pair.launch("-np", "2", "sh", "-c", "echo ready; sleep 6; echo done")
+    launcher.out.wait_for("ready", 2)
+    assert pair.coordinator is not None
+    pair.coordinator.send(signal.SIGSTOP)
+    for agent in pair.agents.values():  # after its time-out of 2 s
+        agent.err.wait_for("The coordinator can't be reached: it was silent for 2 s. Trying again.")
+    pair.coordinator.send(signal.SIGCONT)
+    assert launcher.wait() == 0, pair.story()
+    assert launcher.out.text.count("done") == 2
