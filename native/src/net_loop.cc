@@ -61,7 +61,7 @@ bool hvd_net::step(uint64_t now) {
     must_drop_ = true;
   }
   if (!dead_ && (must_drop_ || board_->view.state() == HVD_E_FAILED)) drop_all();
-  return busy;
+  return busy || !dirty_.empty();  // what the last two queued goes out before any sleep
 }
 
 // Counts as the bell's sleeper, then looks once more at what others announce (bell.h), then sleeps in epoll.
