@@ -232,10 +232,11 @@ class Daemon:
         return tell
 
     async def _end_job(self, drain_s: float | None) -> None:
-        job, self._job = self._job, None
+        job = self._job
         if job is not None:
             job.shell.end_ranks()
             await job.shell.close(drain_s)
+            self._job = None  # not before: its output may have to be abandoned while it is awaited
             log.info("Job %d is over here.", job.number)
 
 

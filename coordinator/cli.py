@@ -91,7 +91,9 @@ async def _serve(arguments: argparse.Namespace) -> int:
         await _first_of(stopping, broken)
         if not broken.is_set():
             await _end_jobs(service)
-        await server.stop(_LAST_WORDS_S)
+        stopped = asyncio.ensure_future(server.stop(_LAST_WORDS_S))
+        service.agents.close()
+        await stopped
         if metrics is not None:
             await metrics.close()
     finally:

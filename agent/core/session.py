@@ -210,7 +210,8 @@ class Uplink:
     def _refused(self, event: Refused) -> list[Command]:
         if not self.welcomed and self._move(Cause.REFUSAL):
             return [GiveUp(event.text)]
-        return [Tell(event.text), *self._broken("", event.chance, longest=True)]
+        said = [Tell(event.text)] if self.tries <= 1 else []
+        return [*said, *self._broken("", event.chance, longest=True)]
 
     def _broken(self, reason: str, chance: float, longest: bool = False) -> list[Command]:
         if not self._move(Cause.BREAK):
