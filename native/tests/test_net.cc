@@ -196,6 +196,12 @@ void test_many_small_in_different_orders() {
           CHECK(data[i] == expected(what, cluster.n_ranks, i));
         }
       });
+      hvd_net_info info{};
+      CHECK_EQUAL(hvd_net_stat(cluster.hosts[0]->net, &info), HVD_OK);
+      CHECK_EQUAL(info.rounds_direct, kPlans);
+      if (std::getenv("HVD_TEST_VERBOSE"))
+        std::printf("  %zu hosts, %llu bytes of tokens: %llu frames, %llu writes\n", shape.size(), static_cast<unsigned long long>(eager),
+                    static_cast<unsigned long long>(info.frames_sent), static_cast<unsigned long long>(info.writes));
     }
 }
 
