@@ -103,7 +103,7 @@ struct hvd_net final : private hvd::FrameHandler {
   bool take_signals();
   bool poll_sockets(int timeout_ms);
   bool read_lanes(uint64_t now);
-  bool flush_lanes();
+  bool flush_lanes(uint64_t now);
   void tick(uint64_t now);
   void say_goodbye();
   bool drain(uint64_t until_ns, bool outgoing);
