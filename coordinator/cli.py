@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import horovod
@@ -20,7 +20,7 @@ from horovod.coordinator.service import Service, ServiceOptions
 from horovod.proto.security import Address, SecurityProblem, TlsFiles, load_security, load_token, parse_address
 
 if TYPE_CHECKING:
-    from horovod.proto.scrape import MetricsServer
+    from horovod.observe.http import HttpServer
 
 __all__ = ["build_parser", "main", "run_commandline"]
 
@@ -50,8 +50,8 @@ def build_parser() -> argparse.ArgumentParser:
         default=10.0,
         help="an agent that is silent for so long is lost (10)",
     )
-    add("--http-listen", metavar="HOST:PORT", default="", help="serve /metrics there")
-    add("--metrics-port", metavar="P", type=int, default=-1, help="serve /metrics on this port of --listen's host")
+    add("--http-listen", metavar="HOST:PORT", default="", help="serve metrics, health and state there")
+    add("--metrics-port", metavar="P", type=int, default=-1, help="the same on this port of --listen's host")
     add("--log-level", metavar="LEVEL", default="INFO", help="DEBUG, INFO, WARNING or ERROR")
     return parser
 
@@ -83,8 +83,10 @@ async def _serve(arguments: argparse.Namespace) -> int:
     try:
         listen = parse_address(arguments.listen, "--listen")
         server = Server(service, listen, security)
-        metrics = await _serve_metrics(service, arguments, listen)
+        started = asyncio.Event()
+        http = await _serve_http(service, started.is_set, arguments, listen)
         await server.start()
+        started.set()
         print(f"hvd-coordinator: listening on {server.address}", flush=True)
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stopping.set)
@@ -94,26 +96,31 @@ async def _serve(arguments: argparse.Namespace) -> int:
         stopped = asyncio.ensure_future(server.stop(_LAST_WORDS_S))
         service.agents.close()
         await stopped
-        if metrics is not None:
-            await metrics.close()
+        if http is not None:
+            await http.close()
     finally:
         service.close()
     return 1 if broken.is_set() else 0
 
 
-async def _serve_metrics(service: Service, arguments: argparse.Namespace, listen: Address) -> MetricsServer | None:
+async def _serve_http(
+    service: Service, is_listening: Callable[[], bool], arguments: argparse.Namespace, listen: Address
+) -> HttpServer | None:
     if not arguments.http_listen and arguments.metrics_port < 0:
         return None
-    from horovod.coordinator.metrics import CoordinatorMetrics  # loads what is not needed otherwise
-    from horovod.proto.scrape import MetricsServer
+    from horovod.coordinator.http import coordinator_server  # loads what is not needed otherwise
 
-    metrics = MetricsServer(CoordinatorMetrics(service))
     where, option = Address(listen.host, arguments.metrics_port), "--metrics-port"
     if arguments.http_listen:
         where, option = parse_address(arguments.http_listen, "--http-listen"), "--http-listen"
-    await metrics.start(where, option)
-    print(f"hvd-coordinator: metrics on {metrics.address}", flush=True)
-    return metrics
+    try:
+        http = coordinator_server(service, is_listening, where.host, where.port)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise SecurityProblem(f"can't serve metrics on {where}: {reason}; choose another port with {option}") from error
+    await http.start()
+    print(f"hvd-coordinator: metrics on {Address(where.host, http.port)}", flush=True)
+    return http
 
 
 async def _first_of(*events: asyncio.Event) -> None:

@@ -53,6 +53,7 @@ class AgentStreams:
         self._sessions: dict[str, _Agent] = {}
         self._streams = 0
         self._heartbeat_s = min(_HEARTBEAT_S, book.peer_timeout_s / _HEARTBEATS)
+        self.reconnects = 0  # sessions that went on over another stream
 
     def instance(self, name: str) -> str:
         """The start of the agent that has the session, empty without one."""
@@ -126,6 +127,7 @@ class AgentStreams:
         if answer.resumed:
             agent = self._sessions[name]
             agent.pump.stop()
+            self.reconnects += 1
             try:
                 agent.pump.link.resume(hello.received)
             except LinkError as error:

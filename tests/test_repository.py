@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("bindings/horovod", "proto", "coordinator", "agent", "native", "runner", "benchmarks")
+PACKAGES = ("bindings/horovod", "proto", "observe", "coordinator", "agent", "native", "runner", "benchmarks")
 GENERATED = "_pb2.py"
 
 LONGEST_USUAL_FUNCTION = 35
