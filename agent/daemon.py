@@ -140,6 +140,8 @@ class Daemon:
         finally:
             server.cancel()
             await asyncio.gather(server, return_exceptions=True)
+            if self.problem:
+                await self._uplink.leave("it has met an error of its own", _GOODBYE_S)
             await self._end_job(_DRAIN_S)
             await self._uplink.close()
             await self._links.close()
@@ -201,15 +203,19 @@ class Daemon:
             await self._end_job(_DRAIN_S)
             return
         body = order.WhichOneof("body")
-        if body == "start_ranks" and not self._stopping:
-            await self._end_job(0.0)
-            log.info("Job %d starts with %d ranks here.", order.start_ranks.job, len(order.start_ranks.places))
-            outputs = AgentOutputs(self._reporter(self._uplink.report), self.broken)
-            self._job = _JobRun(self._options, self._uplink.instance, order, outputs, self._links, self.tally)
+        if body == "start_ranks":
+            await self._start_job(order)
         elif self._job is not None:
             self._job.shell.order(order)
             if body == "job_finished":
                 await self._end_job(None)
+
+    async def _start_job(self, order: control_pb2.Order) -> None:
+        await self._end_job(0.0)
+        if not self._stopping:
+            log.info("Job %d starts with %d ranks here.", order.start_ranks.job, len(order.start_ranks.places))
+            outputs = AgentOutputs(self._reporter(self._uplink.report), self.broken)
+            self._job = _JobRun(self._options, self._uplink.instance, order, outputs, self._links, self.tally)
 
     def _reporter(self, report: Callable[[control_pb2.AgentReport], None]) -> Callable[[control_pb2.AgentReport], None]:
         """Reports of one job: what it still says when its session is over is for nobody."""
@@ -222,10 +228,11 @@ class Daemon:
         return tell
 
     async def _end_job(self, drain_s: float | None) -> None:
-        job, self._job = self._job, None
+        job = self._job
         if job is not None:
             job.shell.end_ranks()
             await job.shell.close(drain_s)
+            self._job = None  # not before: its output may have to be abandoned while it is awaited
             log.info("Job %d is over here.", job.number)
 
 

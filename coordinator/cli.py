@@ -73,7 +73,7 @@ def run_commandline(argv: Sequence[str] | None = None) -> int:
 async def _serve(arguments: argparse.Namespace) -> int:
     if arguments.peer_timeout < 1:
         raise SecurityProblem(
-            f"--peer-timeout {arguments.peer_timeout:g} must be at least 1 second: heartbeats come every second"
+            f"--peer-timeout {arguments.peer_timeout:g} must be at least 1: a loaded host may be silent for so long"
         )
     files = TlsFiles(arguments.tls_cert, arguments.tls_key, arguments.tls_ca)
     security = load_security(load_token(arguments.token_file, os.environ), files)
@@ -93,7 +93,9 @@ async def _serve(arguments: argparse.Namespace) -> int:
         await _first_of(stopping, broken)
         if not broken.is_set():
             await _end_jobs(service)
-        await server.stop(_LAST_WORDS_S)
+        stopped = asyncio.ensure_future(server.stop(_LAST_WORDS_S))
+        service.agents.close()
+        await stopped
         if http is not None:
             await http.close()
     finally:

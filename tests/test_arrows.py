@@ -44,6 +44,7 @@ NOT_IN_CORE = {"asyncio", "grpc", "socket", "time", "random", "os", "logging", "
 FRAMEWORKS = {"torch", "tensorflow", "keras", "mxnet", "ray", "pyspark"}
 # grpcio's threads do not survive the forks of a training process.
 NOT_IN_TRAINING = {"grpc", "asyncio", "aiohttp", "prometheus_client"}
+LOADS_GRPC = ("horovod.proto.services", "horovod.proto.pump")
 
 
 def imported_modules(source: str, package: str) -> Iterator[str]:
@@ -85,8 +86,8 @@ def _layer_problem(module: str, package: str, path: str) -> str | None:
 
 def _training_problem(module: str, path: str) -> str | None:
     top = module.partition(".")[0]
-    if path.startswith(("bindings/", "native/")) and top in NOT_IN_TRAINING:
-        return f"a training process must not import {top}"
+    if path.startswith(("bindings/", "native/")) and (top in NOT_IN_TRAINING or _is_under(module, LOADS_GRPC)):
+        return f"a training process must not import {module}"
     if path.startswith("bindings/horovod/common/") and (
         top in FRAMEWORKS or _is_under(module, tuple(f"horovod.{name}" for name in FRAMEWORKS))
     ):
@@ -136,6 +137,7 @@ def test_no_wrong_arrow() -> None:
         ("bindings/horovod/common/client.py", "from horovod.runner import launch"),
         ("bindings/horovod/common/client.py", "import torch.nn"),
         ("bindings/horovod/torch/mpi_ops.py", "import grpc"),
+        ("bindings/horovod/common/client.py", "from horovod.proto.services import SESSION"),
         ("coordinator/embedded.py", "from horovod.native import Board"),
         ("coordinator/embedded.py", "import horovod.agent.shell"),
         ("agent/shell.py", "from horovod.common import config"),
