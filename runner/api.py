@@ -208,9 +208,8 @@ def _console(stream: Any, descriptor: int) -> Target:
 
 def _failure(result: JobResult, files: _Files, directory: str) -> str:
     """The text of the error: the traceback of the user's function if there is one, else the end of stderr."""
-    if directory:
-        write_record(result, directory)
-    text = f"{EXIT_TEXT}: {failure_text(result)}"
+    problem = write_record(result, directory) if directory else ""
+    text = "\n".join(filter(None, (f"{EXIT_TEXT}: {failure_text(result)}", problem)))
     if 0 <= result.rank < len(files.results):
         told = memory_files.read_all(files.results[result.rank])
         if told[:1] == b"E":

@@ -223,8 +223,11 @@ def say(text: str) -> None:
 def report(result: JobResult, directory: str) -> None:
     """Says how the job failed, last, and leaves a record where output is kept."""
     if directory:
-        record = write_record(result, directory)
-        log.info("The failure is recorded in %s.", record)
+        problem = write_record(result, directory)
+        if problem:
+            say(problem)
+        else:
+            log.info("The failure is recorded in %s.", Path(directory) / "failure.json")
     say(failure_text(result))
 
 
