@@ -1,6 +1,6 @@
 """``hvd-agent``: reads arguments and environment, serves this host until a signal.
 
-Exit codes: 0 after SIGTERM or SIGINT, 1 after an error of its own, 2 for a call that can't work or that the coordinator refuses.
+Exit codes: 0 after SIGTERM, SIGINT or SIGHUP, 1 after an error of its own, 2 for a call that can't work or that is refused.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import argparse
 import asyncio
 import logging
 import os
-import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -28,11 +27,12 @@ from horovod.proto.security import (
     load_token,
     parse_address,
 )
+from horovod.proto.signals import heard_in_loop
 
 if TYPE_CHECKING:
     from horovod.proto.scrape import MetricsServer
 
-__all__ = ["build_parser", "main", "run_commandline"]
+__all__ = ["build_parser", "run_commandline"]
 
 log = logging.getLogger("horovod.agent")
 
@@ -146,10 +146,8 @@ def _label(text: str) -> tuple[str, str]:
 async def _serve(options: DaemonOptions, metrics_port: int) -> int:
     daemon = Daemon(options)
     metrics = await _serve_metrics(daemon, options, metrics_port) if metrics_port >= 0 else None
-    for number in (signal.SIGINT, signal.SIGTERM):
-        reason = f"it was stopped by {number.name}"
-        asyncio.get_running_loop().add_signal_handler(number, daemon.stop, reason)
-    code = await daemon.run()
+    with heard_in_loop(asyncio.get_running_loop(), lambda number: daemon.stop(f"it was stopped by {number.name}")):
+        code = await daemon.run()
     if metrics is not None:
         await metrics.close()
     if daemon.problem:
@@ -177,8 +175,3 @@ def _start_logging(level: str) -> None:
     root.handlers = [handler]
     root.setLevel(numeric)
     root.propagate = False
-
-
-def main() -> None:
-    """Entry point of ``python -m horovod.agent``."""
-    sys.exit(run_commandline())

@@ -34,7 +34,6 @@ __all__ = [
     "coordinator_config",
     "hosts_of",
     "job_spec",
-    "main",
     "number",
     "open_standard_descriptors",
     "output_directory",
@@ -229,8 +228,3 @@ def report(result: JobResult, directory: str) -> None:
         else:
             log.info("The failure is recorded in %s.", Path(directory) / "failure.json")
     say(failure_text(result))
-
-
-def main() -> None:
-    """Entry point of ``python -m horovod.runner``."""
-    sys.exit(run_commandline())
