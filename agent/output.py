@@ -187,10 +187,12 @@ class RankStream:
         prefixer: Dresser,
         copy: Target | None,
         on_closed: Callable[[], None],
+        on_read: Callable[[int], None] = lambda count: None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._descriptor, self._writer, self._console = descriptor, writer, console
         self._prefixer, self._copy, self._on_closed = prefixer, copy, on_closed
+        self._on_read = on_read
         self._backlog, self._reading = 0, False
         self.tail = Tail()
         os.set_blocking(descriptor, False)
@@ -205,6 +207,11 @@ class RankStream:
     def idle(self) -> bool:
         """Whether all that was read is written."""
         return self._backlog == 0
+
+    @property
+    def backlog_bytes(self) -> int:
+        """What was read and is not written yet."""
+        return self._backlog
 
     def _resume(self) -> None:
         if not self._reading and not self.closed:
@@ -226,6 +233,7 @@ class RankStream:
         if not data:
             self.close()
             return
+        self._on_read(len(data))
         self.tail.feed(data)
         if self._copy is not None:
             self._put(self._copy, data, self._kept)

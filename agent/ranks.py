@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from horovod.agent.core import events as ev
 from horovod.agent.core.environment import on_host
+from horovod.agent.core.tally import Tally
 from horovod.agent.files import RankFile, open_rank_files
 from horovod.agent.output import Output, OutputOptions, RankStream
 from horovod.agent.processes import Ending, RankProcess, StartSpec
@@ -51,8 +52,9 @@ class _Rank:
 class RankTable:
     """Starts and ends ranks; ``post`` takes ProcessStarted and ProcessEnded events."""
 
-    def __init__(self, options: RankOptions, post: Callable[[ev.Event], None]) -> None:
+    def __init__(self, options: RankOptions, post: Callable[[ev.Event], None], tally: Tally | None = None) -> None:
         self._options, self._post = options, post
+        self._tally = tally or Tally()
         self._loop = asyncio.get_running_loop()
         self._writer = options.output.writer(self._loop)
         self._ranks: dict[int, _Rank] = {}
@@ -102,6 +104,7 @@ class RankTable:
             output.dresser(rank, name),
             files.get(name),
             lambda: self._stream_closed(rank, name),
+            lambda count: self._tally.output_bytes.update({name: count}),
         )
 
     def _started(self, rank: int, pid: int) -> None:
@@ -145,6 +148,11 @@ class RankTable:
         """Ends every tree."""
         for rank in self._ranks:
             self.end(rank, kill)
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Output that was read and is not written yet; ranks wait when there is much of it."""
+        return sum(stream.backlog_bytes for stream in self._streams())
 
     def say(self, text: str) -> None:
         """A line of the agent itself, between the lines of ranks."""

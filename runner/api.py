@@ -89,7 +89,11 @@ def run(
         cooldown_range=cooldown_range,
         host_discovery_script=host_discovery_script,
     )
-    _refuse("ranks on other hosts are not supported yet", ssh_port=ssh_port, ssh_identity_file=ssh_identity_file)
+    _refuse(
+        "ranks on other hosts are hvd-agent's, not ssh's",
+        ssh_port=ssh_port,
+        ssh_identity_file=ssh_identity_file,
+    )
     _refuse("this launcher starts no mpirun", use_mpi=use_mpi or None, mpi_args=mpi_args)
     call = _Call(func, tuple(args), dict(kwargs or {}), num_proc, executable or sys.executable)
     where = _Where(hosts, hostfile, start_timeout, output_filename, bool(verbose))

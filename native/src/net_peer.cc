@@ -109,7 +109,7 @@ void hvd_net::lose(NetPeer *peer, const std::string &text) {
   peer->lost = true;
   for (auto &lane : peer->lanes) lane->close();
   must_drop_ = true;
-  if (peer->said_abort) return;  // its end of the connections follows from what it said
+  if (peer->said_abort || dead_) return;  // this end of the connections follows from what is known already
   push_event(HVD_NET_PEER_LOST, peer->host, 0, 0, text);
   tell_abort("host " + std::to_string(peer->host) + " is lost: " + text, peer);
 }

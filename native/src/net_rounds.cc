@@ -100,9 +100,16 @@ void hvd_net::find_leader(NetPlan *plan, uint64_t round, NetRound *state) {
   for (hvd::ChunkState &chunk : state->chunks) chunk.status = state->status;
 }
 
+// Nobody here may be there to claim the chunks of ranks that have joined.
+void hvd_net::claim_zeros(NetPlan *plan, uint64_t round) {
+  while (hvd::help_round(site(plan), arenas_, board_->claim_slots(), round, hvd::End::kLow)) {
+  }
+}
+
 // Takes up chunks that have become ready; true when all are, and the round may be over then.
 bool hvd_net::look_at_chunks(NetPlan *plan, uint64_t round, NetRound *state) {
   const hvd::PlanView &view = *plan->view;
+  if (state->zeros != nullptr) claim_zeros(plan, round);
   for (uint32_t c = 0; c < view.n_chunks; ++c) {
     if (!plan->direct && state->chunks[c].ready) continue;
     // Acquires the chunk; pairs with finish_chunk.  A lone member's data are ready as they are.
@@ -137,8 +144,13 @@ void hvd_net::copy_to_members(NetPlan *plan, uint64_t round, NetRound *state, ui
 }
 
 void hvd_net::complete(NetPlan *plan, uint64_t round, NetRound *state) {
+  const hvd::PlanView &view = *plan->view;
+  uint32_t n_zeros = 0;
+  for (uint32_t m = 0; m < view.n_members; ++m)
+    n_zeros += (view.entry_member(round, m).flags.load(std::memory_order_relaxed) & hvd::kZeros) != 0 ? 1 : 0;
   if (state->zeros != nullptr) own_->free(state->zeros);
-  hvd::complete_round(*plan->view, round, state->status);
+  hvd::complete_round(view, round, state->status);
+  for (uint32_t i = 0; i < n_zeros; ++i) hvd::mark_read(site(plan), round);
   hvd::end_net_hold(site(plan), round);
   ++(plan->direct ? info_.rounds_direct : info_.rounds_ring);
   advance(plan, round);
