@@ -185,7 +185,7 @@ class RankStream:
         writer: Writer,
         console: Target,
         prefixer: Dresser,
-        copy: FileTarget | None,
+        copy: Target | None,
         on_closed: Callable[[], None],
         on_read: Callable[[int], None] = lambda count: None,
     ) -> None:
@@ -236,7 +236,7 @@ class RankStream:
         self._on_read(len(data))
         self.tail.feed(data)
         if self._copy is not None:
-            self._put(self._copy, data, self._copied)
+            self._put(self._copy, data, self._kept)
         self._put(self._console, self._prefixer.feed(data), self._echoed)
         if self._backlog > _BACKLOG_BYTES:
             self._pause()
@@ -246,13 +246,19 @@ class RankStream:
             self._backlog += len(data)
             self._writer.put(target, data, written)
 
-    def _copied(self, count: int, _taken: bool) -> None:
+    def _kept(self, count: int, taken: bool) -> None:
+        """A copy that is broken gets no more; the console is all that is left."""
+        self._counted(count)
+        if not taken:
+            self._copy = None
+
+    def _counted(self, count: int) -> None:
         self._backlog -= count
         if self._backlog <= _BACKLOG_BYTES // 2:
             self._resume()
 
     def _echoed(self, count: int, taken: bool) -> None:
-        self._copied(count, taken)
+        self._counted(count)
         if not taken and self._copy is None:
             self.close()
 

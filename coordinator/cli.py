@@ -1,6 +1,6 @@
 """``hvd-coordinator``: reads arguments and environment, serves until a signal.
 
-Exit codes: 0 after SIGTERM or SIGINT, 1 after an error of its own, 2 for a call that can't work.
+Exit codes: 0 after SIGTERM, SIGINT or SIGHUP, 1 after an error of its own, 2 for a call that can't work.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import argparse
 import asyncio
 import logging
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -18,11 +17,12 @@ import horovod
 from horovod.coordinator.server import Server
 from horovod.coordinator.service import Service, ServiceOptions
 from horovod.proto.security import Address, SecurityProblem, TlsFiles, load_security, load_token, parse_address
+from horovod.proto.signals import heard_in_loop
 
 if TYPE_CHECKING:
     from horovod.observe.http import HttpServer
 
-__all__ = ["build_parser", "main", "run_commandline"]
+__all__ = ["build_parser", "run_commandline"]
 
 log = logging.getLogger("horovod.coordinator")
 
@@ -88,14 +88,13 @@ async def _serve(arguments: argparse.Namespace) -> int:
         await server.start()
         started.set()
         print(f"hvd-coordinator: listening on {server.address}", flush=True)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-        await _first_of(stopping, broken)
-        if not broken.is_set():
-            await _end_jobs(service)
-        stopped = asyncio.ensure_future(server.stop(_LAST_WORDS_S))
-        service.agents.close()
-        await stopped
+        with heard_in_loop(asyncio.get_running_loop(), lambda _number: stopping.set()):
+            await _first_of(stopping, broken)
+            if not broken.is_set():
+                await _end_jobs(service)
+            stopped = asyncio.ensure_future(server.stop(_LAST_WORDS_S))
+            service.agents.close()
+            await stopped
         if http is not None:
             await http.close()
     finally:
@@ -148,8 +147,3 @@ def _start_logging(level: str) -> None:
     root.handlers = [handler]
     root.setLevel(numeric)
     root.propagate = False
-
-
-def main() -> None:
-    """Entry point of ``python -m horovod.coordinator``."""
-    sys.exit(run_commandline())
