@@ -135,9 +135,7 @@ class AgentClient(EpochMember):
         with self._lock:
             self._check_open(op)
             check_submit(op.signature, self._sets, self.rank, op.name)
-            plan = self._live.get(op.signature.key)
-            op.request = self._core.new_request()
-            tag = op.request if plan is None else plan.id
+            op.request = tag = self._core.new_request()
         engine = self.enter()
         try:
             op.handle = self._stage(engine, op, lambda: stage(engine, tag), tag, nbytes)
@@ -197,6 +195,14 @@ class AgentClient(EpochMember):
         """This thread has left the engine."""
         with self._lock:
             self._inside -= 1
+
+    def show(self, op: AgentOp, shown: int) -> int:
+        """Tells the agent what an operation waits for that has waited for a while; ``shown`` is what it knows already."""
+        with self._lock:
+            awaited = self._core.awaited(op)
+            if awaited != shown and not self._gone:
+                self._engine.tag(op.handle, awaited)
+        return awaited
 
     def conclude(self, op: AgentOp, status: int) -> None:
         """The engine has freed the operation: books its outcome, once."""
