@@ -335,6 +335,34 @@ def test_a_parked_operation_is_shown_to_wait_for_its_plan(rank: Rank) -> None:
     assert rank.client.show(op, 7) == rank.announced()[-1].request
 
 
+@pytest.mark.parametrize("signature", [named("x"), unnamed()])
+def test_what_could_not_be_announced_leaves_its_name_free(
+    rank: Rank, signature: Signature, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(message: object, descriptors: object = ()) -> None:
+        raise ValueError("too long")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(rank.session, "send", fail)
+        with pytest.raises(ValueError, match="too long"):
+            rank.submit(signature)
+    rank.check()
+    assert all(op.freed for op in rank.engine.ops.values())
+    op = rank.submit(signature)
+    rank.plan_ready(7, rank.announced()[0].request)
+    rank.engine.complete(op.handle)
+    op.wait()
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [({"op": 1.0}, TypeError), ({"root": "0"}, TypeError), ({"prescale": 2}, TypeError), ({"op": True}, TypeError)],
+)
+def test_a_signature_that_cannot_be_announced_is_not_made(values: dict[str, object], error: type[Exception]) -> None:
+    with pytest.raises(error, match="must be"):
+        named("x", **values)
+
+
 def test_memory_stays_flat_over_many_names(rank: Rank) -> None:
     core = rank.client._core
     for number in range(200):

@@ -166,7 +166,19 @@ class AgentClient(EpochMember):
                     f"{op.name}: an operation of this name is in flight already in this process. Wait for it, or give "
                     "this one another name."
                 )
-        self._run(self._core.handle(Submit(op)))
+        try:
+            self._run(self._core.handle(Submit(op)))
+        except Exception:
+            self._take_back(op)
+            raise
+
+    def _take_back(self, op: AgentOp) -> None:
+        """It could not be submitted: the name is free again, and nothing is left in the engine."""
+        op.over = True
+        self._engine.fail(op.handle)
+        self._engine.wait(op.handle, 0)
+        if op.state is OperationState.WAITING:
+            self._run(self._core.handle(Finished(op)))
 
     def _check_open(self, op: AgentOp) -> None:
         if self._gone:
