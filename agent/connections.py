@@ -88,7 +88,8 @@ class WorkerServer:
         """A process of another user hears why; nothing that it sends is read."""
         reason = (
             f"Process {pid} runs as user {uid}, the agent of this host as user {self._uid}: only processes of the same "
-            "user can be ranks of its job. Start the job as the user that the program is to run as."
+            "user can be ranks of its job. Start the job as the user that the program is to run as, or hvd-agent "
+            f"with --allow-uid {uid}."
         )
         log.warning("Refused a connection: %s", reason)
         message = worker_pb2.AgentMessage(rejected=worker_pb2.Rejected(reason=reason))

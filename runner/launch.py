@@ -24,7 +24,8 @@ from horovod.runner.environment import inherited, quiet_grpc, secrets_of
 from horovod.runner.hosts import HostInfo, local_slots, parse_host_files, parse_hosts
 from horovod.runner.job import JobSpec, run_job_with_signals
 from horovod.runner.report import JobResult, failure_text, write_record
-from horovod.runner.settings import UsageProblem, environment_notes, notes_of, parse_args, variables_of
+from horovod.runner.settings import UsageProblem, notes_of, parse_args, variables_of
+from horovod.runner.variables import check_variables, environment_notes
 
 if TYPE_CHECKING:
     from horovod.runner.remote import RemoteSpec
@@ -34,7 +35,6 @@ __all__ = [
     "coordinator_config",
     "hosts_of",
     "job_spec",
-    "main",
     "number",
     "open_standard_descriptors",
     "output_directory",
@@ -82,7 +82,8 @@ def _run(arguments: argparse.Namespace) -> int:
     """Runs the job that the arguments describe; returns the exit code."""
     environment = {**inherited(), **variables_of(arguments)}
     start_logging(environment, bool(arguments.verbose))
-    for note in [*notes_of(arguments), *environment_notes()]:
+    check_variables(environment)
+    for note in [*notes_of(arguments), *environment_notes(told=variables_of(arguments))]:
         say(note)
     output = OutputOptions(
         timestamps=bool(arguments.prefix_output_with_timestamp),
@@ -223,11 +224,9 @@ def say(text: str) -> None:
 def report(result: JobResult, directory: str) -> None:
     """Says how the job failed, last, and leaves a record where output is kept."""
     if directory:
-        record = write_record(result, directory)
-        log.info("The failure is recorded in %s.", record)
+        problem = write_record(result, directory)
+        if problem:
+            say(problem)
+        else:
+            log.info("The failure is recorded in %s.", Path(directory) / "failure.json")
     say(failure_text(result))
-
-
-def main() -> None:
-    """Entry point of ``python -m horovod.runner``."""
-    sys.exit(run_commandline())

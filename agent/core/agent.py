@@ -14,6 +14,7 @@ from horovod.agent.core import events as ev
 from horovod.agent.core import values as v
 from horovod.agent.core.environment import rank_environment
 from horovod.agent.core.epoch import Epoch, lost
+from horovod.agent.core.tally import Tally
 
 PROTOCOL = 1
 
@@ -83,6 +84,7 @@ class AgentCore:
     last_epoch: int = 0
     missed_epoch: int = 0  # one that could not begin here, as a rank had died meanwhile
     jobs: int = 0
+    tally: Tally = field(default_factory=Tally)
 
     def start(self) -> list[ev.Command]:
         """First words to the coordinator."""
@@ -141,6 +143,7 @@ class AgentCore:
             return [] if late else [ev.CloseConnection(event.connection, f"{type(body).__name__} outside an epoch")]
         if self.epoch.sessions.get(session.rank) != event.connection:
             return []  # last words of a process that is gone
+        self.tally.announcements += isinstance(body, v.Announce)
         commands = self.epoch.from_rank(session.rank, body, now)
         return [ev.CloseConnection(event.connection, commands)] if isinstance(commands, str) else commands
 
@@ -220,6 +223,7 @@ class AgentCore:
 
     def _start_ranks(self, body: v.StartRanks) -> list[ev.Command]:
         self.jobs += 1
+        self.tally.jobs += 1
         commands: list[ev.Command] = []
         for place in body.places:
             seed = f"{self.info.secret}/{self.jobs}/{place.rank}"
@@ -302,7 +306,7 @@ class AgentCore:
             self.missed_epoch = number
             return [ev.BoardClose()]
         connections = {rank: session.connection for rank, session in live.items()}
-        self.epoch = Epoch(number, body.places, tuple(live), connections, body.ring)
+        self.epoch = Epoch(number, body.places, tuple(live), connections, body.ring, self.tally)
         for session in live.values():
             session.phase = Phase.READY
         return [ev.ToRank(connections[rank], self.epoch.welcome(rank, body.process_sets)) for rank in live]
@@ -326,8 +330,11 @@ class AgentCore:
         return commands
 
     def _order_early(self, opening: Opening, event: ev.FromCoordinator) -> list[ev.Command]:
-        """An order for an epoch that is not open yet: it waits, unless it is the end."""
-        if not isinstance(event.body, v.EndEpoch):
+        """An order for an epoch that is not open yet: it waits, unless the epoch has failed.
+
+        A shutdown waits too: ranks elsewhere were let in and may have left again, so those here get in as well.
+        """
+        if not isinstance(event.body, v.EndEpoch) or event.body.error.kind is v.ErrorKind.SHUT_DOWN:
             opening.orders.append(event)
             return []
         self.opening, self.missed_epoch = None, opening.number

@@ -31,6 +31,7 @@ from horovod.coordinator.core.epoch import Epoch
 from horovod.coordinator.core.job import Failure, Job, RankCause, RankPhase, RankRecord, place_ranks
 from horovod.coordinator.core.process_sets import SetCall, fault
 from horovod.coordinator.core.ring import Ring, order_ring
+from horovod.coordinator.core.tally import Tally
 from horovod.coordinator.core.values import Error, ErrorKind, ProcessSet
 
 
@@ -59,6 +60,7 @@ class Coordinator:
     jobs: int = 0
     stale: int = 0
     handled: int = 0
+    tally: Tally = field(default_factory=Tally)
 
     def handle(self, event: ev.Event, now: float) -> list[Command]:
         """Commands that follow from the event."""
@@ -125,6 +127,7 @@ class Coordinator:
             epoch.set_call(out, body.rank, SetCall(body.request, remove=body.id), now)
         elif isinstance(body, ev.Observation):
             epoch.plans.used(body.plans_used)
+            self.tally.reported(body.rounds, len(epoch.places))
             epoch.stalls.observe(agent, body.rounds, body.ranks, body.blocked_on)
             epoch.look_at_waits(out, now)
             epoch.look_for_cycle(out, agent, now)
@@ -162,7 +165,7 @@ class Coordinator:
             return
         self.epochs += 1
         generation = job.ranks[0].generation
-        epoch = Epoch(self.epochs, generation, job.places, self.config, self.incarnation)
+        epoch = Epoch(self.epochs, generation, job.places, self.config, self.incarnation, self.tally)
         sets = [ProcessSet(0, tuple(range(job.size)))]
         hello = job.ranks[0].hello
         for wanted in hello.process_sets if hello else ():
@@ -268,6 +271,7 @@ class Coordinator:
         if not job.is_over:
             return
         code, text = job.result()
+        self.tally.job_ended(code, job.cancelled is not None)
         for agent in dict.fromkeys(place.agent for place in job.places):
             out.send(agent, JobFinished(code, text))
         first = job.failure
@@ -280,11 +284,13 @@ class Coordinator:
 
     def _submit(self, out: Outbox, event: ev.JobSubmitted) -> None:
         if self.job is not None:
+            self.tally.job_ends["refused"] += 1
             text = f"A job of {self.job.size} ranks runs already: {' '.join(self.job.command)}. Wait for its end."
             out.commands.append(JobEnded(1, text, cause=out.cause))
             return
         placed = place_ranks(event.size, {name: (agent.host, agent.slots) for name, agent in self.agents.items()})
         if isinstance(placed, str):
+            self.tally.job_ends["refused"] += 1
             out.commands.append(JobEnded(1, placed, cause=out.cause))
             return
         self.jobs += 1
@@ -307,6 +313,7 @@ class Coordinator:
     def _agent_lost(self, out: Outbox, event: ev.AgentLost, now: float) -> None:
         agent = self.agents.pop(event.agent, None)
         job = self.job
+        self.tally.agents_lost += agent is not None
         if agent is None or job is None:
             return
         lost = [record for record in job.ranks if record.place.agent == event.agent]

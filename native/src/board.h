@@ -24,6 +24,8 @@ struct hvd_board {
 
   bool map_arenas(const int *arena_fds, uint32_t n, hvd::ArenaMappings *out);
 
+  hvd::ClaimSlots &claim_slots() { return claim_slots_; }  // of the agent's threads
+
   const hvd::BoardView view;
 
  private:

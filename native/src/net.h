@@ -103,7 +103,7 @@ struct hvd_net final : private hvd::FrameHandler {
   bool take_signals();
   bool poll_sockets(int timeout_ms);
   bool read_lanes(uint64_t now);
-  bool flush_lanes();
+  bool flush_lanes(uint64_t now);
   void tick(uint64_t now);
   void say_goodbye();
   bool drain(uint64_t until_ns, bool outgoing);
@@ -138,8 +138,10 @@ struct hvd_net final : private hvd::FrameHandler {
   void insert_plan(std::unique_ptr<NetPlan> plan);
   hvd_status erase_plan(uint64_t plan_id);
   void look(NetPlan *plan);
+  bool skip_closed(NetPlan *plan);
   bool start_round(NetPlan *plan, uint64_t round);
   void find_leader(NetPlan *plan, uint64_t round, NetRound *state);
+  void claim_zeros(NetPlan *plan, uint64_t round);
   bool look_at_chunks(NetPlan *plan, uint64_t round, NetRound *state);
   void copy_to_members(NetPlan *plan, uint64_t round, NetRound *state, uint64_t offset, uint64_t bytes);
   void complete(NetPlan *plan, uint64_t round, NetRound *state);
@@ -156,6 +158,7 @@ struct hvd_net final : private hvd::FrameHandler {
   void direct_ready(NetPlan *plan, uint64_t round, NetRound *state);
   void direct_finish(NetPlan *plan, uint64_t round, NetRound *state);
   void direct_reduce(NetPlan *plan, NetRound *state);
+  const char *check_eager(NetPeer *peer, NetPlan *plan, const Frame &frame) const;
   const char *got_eager(NetPeer *peer, NetPlan *plan, const Frame &frame, hvd::SharedBytes data);
   const char *got_want(NetPeer *peer, NetPlan *plan, const Frame &frame);
   const char *got_direct_credit(NetPeer *peer, NetPlan *plan, const Frame &frame);

@@ -84,13 +84,17 @@ void hvd_net::direct_reduce(NetPlan *plan, NetRound *state) {
   if (status != HVD_OK) state->status = static_cast<uint8_t>(-static_cast<int>(status));
 }
 
+const char *hvd_net::check_eager(NetPeer *peer, NetPlan *plan, const Frame &frame) const {
+  if (!plan->direct || plan->place_of(peer->host) == plan->n_hosts()) return "a sum that this plan does not expect";
+  return frame.bytes != (frame.status == 0 ? plan->view->bytes : 0) ? "a sum of the wrong size" : nullptr;
+}
+
 const char *hvd_net::got_eager(NetPeer *peer, NetPlan *plan, const Frame &frame, hvd::SharedBytes data) {
-  uint32_t place = plan->place_of(peer->host);
-  if (!plan->direct || place == plan->n_hosts()) return "a sum that this plan does not expect";
-  if (frame.bytes != (frame.status == 0 ? plan->view->bytes : 0)) return "a sum of the wrong size";
+  const char *wrong = check_eager(peer, plan, frame);
+  if (wrong != nullptr) return wrong;
   NetRound *state = plan->find_round(frame.round);
   if (state == nullptr) return "a sum for a round that cannot be open";
-  Contribution &from = state->from[place];
+  Contribution &from = state->from[plan->place_of(peer->host)];
   bool credited = frame.step != 0;
   if (from.here || (credited && !state->started)) return "a sum that was not asked for";
   from.data = std::move(data);
@@ -132,6 +136,6 @@ const char *hvd_net::got_direct_credit(NetPeer *peer, NetPlan *plan, const Frame
   --plan->waiting;
   peer->waiting.erase(waiting);
   peer->waiting_for.erase(found);
-  queue(peer->lanes[0].get(), std::move(out), hvd::Urgency::kFresh);
+  queue(peer->lanes[0].get(), std::move(out), hvd::Urgency::kForward);
   return nullptr;
 }

@@ -54,7 +54,8 @@ void hvd_net::begin_known(Lane *lane, NetPlan *plan) {
       lane->sink.plan = plan;
     }
   } else {
-    keep(lane);
+    if (lane->frame.type == FrameType::kEager) wrong = check_eager(lane->peer, plan, lane->frame);
+    if (wrong == nullptr) keep(lane);
   }
   if (wrong != nullptr) bad_frame(lane, wrong);
 }

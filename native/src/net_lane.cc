@@ -29,7 +29,9 @@ void Lane::close() {
 }
 
 void Lane::queue(OutFrame frame, Urgency urgency) {
-  if (fd >= 0) waiting_[static_cast<uint32_t>(urgency)].push_back(std::move(frame));
+  if (fd < 0) return;
+  pending_bytes_ += sizeof(Frame) + frame.frame.bytes;
+  waiting_[static_cast<uint32_t>(urgency)].push_back(std::move(frame));
 }
 
 bool Lane::has_output() const {
@@ -68,7 +70,9 @@ void Lane::advance(uint64_t bytes, std::vector<OutFrame> *written) {
   bytes_out += bytes;
   begun_bytes_ += bytes;
   while (!begun_.empty() && begun_bytes_ >= sizeof(Frame) + begun_.front().frame.bytes) {
-    begun_bytes_ -= sizeof(Frame) + begun_.front().frame.bytes;
+    uint64_t whole = sizeof(Frame) + begun_.front().frame.bytes;
+    begun_bytes_ -= whole;
+    pending_bytes_ -= whole;
     ++frames_out;
     written->push_back(std::move(begun_.front()));
     begun_.pop_front();
@@ -96,6 +100,7 @@ bool Lane::flush(uint64_t budget, std::vector<OutFrame> *written) {
 bool Lane::drop_output() {
   for (auto &queue : waiting_) queue.clear();
   while (begun_.size() > (begun_bytes_ == 0 ? 0 : 1)) begun_.pop_back();
+  pending_bytes_ = begun_.empty() ? 0 : sizeof(Frame) + begun_.front().frame.bytes;
   if (begun_.empty()) return true;
   OutFrame &first = begun_.front();
   first.plan = nullptr;
@@ -113,7 +118,7 @@ void Lane::discard_output(std::vector<OutFrame> *written) {
     for (OutFrame &out : *queue) written->push_back(std::move(out));
     queue->clear();
   }
-  begun_bytes_ = 0;
+  begun_bytes_ = pending_bytes_ = 0;
   close();
 }
 

@@ -37,7 +37,7 @@ struct OutFrame {
   NetPlan *plan = nullptr;     // told when the frame is written, unless null
 };
 
-// Control frames overtake, then what rounds wait for that have begun, then what begins.
+// Control frames overtake, then small sums and what rounds wait for that have begun, then bulk that begins.
 enum class Urgency : uint8_t { kControl, kForward, kFresh };
 constexpr uint32_t kUrgencies = 3;
 
@@ -62,6 +62,7 @@ class Lane {
 
   void queue(OutFrame frame, Urgency urgency);
   bool has_output() const;
+  uint64_t pending_bytes() const { return pending_bytes_; }  // of frames that are not fully written
   // Writes until the kernel takes no more or about `budget` bytes are gone; frames that are fully written go to `written`.
   // False with errno set when the connection is broken.
   bool flush(uint64_t budget, std::vector<OutFrame> *written);
@@ -80,7 +81,8 @@ class Lane {
   NetPeer *peer;
   const uint32_t number;
   bool readable = false, writable = true, hung_up = false, eof = false, said_bye = false;
-  bool dirty = false;    // listed by the owner, to be flushed
+  bool dirty = false;      // listed by the owner, to be flushed
+  uint64_t wrote_ns = 0;   // when the owner flushed it last
   Frame frame;           // being received
   Sink sink;
   uint64_t writes = 0, reads = 0, frames_out = 0, frames_in = 0, bytes_out = 0, bytes_in = 0;
@@ -98,6 +100,7 @@ class Lane {
   std::deque<OutFrame> waiting_[kUrgencies];
   std::deque<OutFrame> begun_;    // handed to the kernel in this order; the first may be partly written
   uint64_t begun_bytes_ = 0;      // of the first, written so far
+  uint64_t pending_bytes_ = 0;
 
   SharedBytes rx_, scratch_;
   uint64_t rx_begin_ = 0, rx_end_ = 0;

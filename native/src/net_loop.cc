@@ -18,6 +18,8 @@ constexpr auto kSeqCst = std::memory_order_seq_cst;
 constexpr uint64_t kSpinNs = 50'000;           // after the last activity, before the thread sleeps
 constexpr uint64_t kReadBudget = 1 << 20;      // of one lane, before others get their turn
 constexpr uint64_t kWriteBudget = 1 << 20;
+// A few small frames that follow a write closely wait for more of their kind, so that many small rounds share writes.
+constexpr uint64_t kShareNs = 20'000, kShareBytes = 32 << 10;
 constexpr uint64_t kGoodbyeNs = 1'000'000'000, kHearOutNs = 200'000'000;
 constexpr uint64_t kNsPerMs = 1'000'000;
 
@@ -43,6 +45,7 @@ void hvd_net::run() {
     else
       sleep(now);
   }
+  step(now);  // commands that came just before, an abort above all
   say_goodbye();
 }
 
@@ -54,14 +57,14 @@ bool hvd_net::step(uint64_t now) {
     busy |= take_signals();
     busy |= poll_sockets(0);
     busy |= read_lanes(now);
-    busy |= flush_lanes();
+    busy |= flush_lanes(now);
     if (now >= next_tick_ns_) tick(now);
   } catch (const std::bad_alloc &) {
     if (!dead_) push_event(HVD_NET_ABORT, spec_.my_host, 0, 0, "the agent's network thread has no memory left");
     must_drop_ = true;
   }
   if (!dead_ && (must_drop_ || board_->view.state() == HVD_E_FAILED)) drop_all();
-  return busy;
+  return busy || !dirty_.empty();  // what the last two queued goes out before any sleep
 }
 
 // Counts as the bell's sleeper, then looks once more at what others announce (bell.h), then sleeps in epoll.
@@ -141,12 +144,19 @@ bool hvd_net::read_lanes(uint64_t now) {
   return busy;
 }
 
-bool hvd_net::flush_lanes() {
+bool hvd_net::flush_lanes(uint64_t now) {
   if (dirty_.empty()) return false;
   std::vector<Lane *> lanes;
   lanes.swap(dirty_);
+  bool busy = false;
   for (Lane *lane : lanes) {
+    if (lane->pending_bytes() < kShareBytes && now - lane->wrote_ns < kShareNs) {
+      dirty_.push_back(lane);
+      continue;
+    }
+    busy = true;
     lane->dirty = false;
+    lane->wrote_ns = now;
     written_.clear();
     bool well = lane->flush(kWriteBudget, &written_);
     int cause = errno;
@@ -155,7 +165,7 @@ bool hvd_net::flush_lanes() {
     if (!well && !lane->said_bye) lose(lane->peer, std::string("connection lost: ") + std::strerror(cause));
     if (lane->fd >= 0 && lane->writable && lane->has_output() && !lane->dirty) dirty_.push_back(lane), lane->dirty = true;
   }
-  return true;
+  return busy;
 }
 
 // Runs after all that was readable was read: a peer is silent only if nothing of it waits here, however late we are.
@@ -208,7 +218,7 @@ bool hvd_net::drain(uint64_t until_ns, bool outgoing) {
   };
   for (uint64_t now = hvd::now_ns(); now < until_ns; now = hvd::now_ns()) {
     read_lanes(now);
-    flush_lanes();
+    flush_lanes(now);
     bool left = std::any_of(lanes_.begin(), lanes_.end(), is_open);
     if (outgoing && !dead_) left = left || std::any_of(peers_.begin(), peers_.end(), waits);
     if (!left) return true;

@@ -44,7 +44,7 @@ void hvd_net::send_eager(NetPeer *peer, OutFrame out) {
   uint64_t cost = hvd::token_cost(out.frame);
   if (peer->waiting.empty() && peer->tokens >= cost) {
     peer->tokens -= cost;
-    return queue(peer->lanes[0].get(), std::move(out), Urgency::kFresh);
+    return queue(peer->lanes[0].get(), std::move(out), Urgency::kForward);
   }
   Frame want = out.frame;
   want.type = FrameType::kWant;
@@ -65,7 +65,7 @@ void hvd_net::send_waiting(NetPeer *peer) {
     peer->waiting_for.erase({first->second.frame.plan_id, first->second.frame.round});
     OutFrame out = std::move(first->second);
     peer->waiting.erase(first);
-    queue(peer->lanes[0].get(), std::move(out), Urgency::kFresh);
+    queue(peer->lanes[0].get(), std::move(out), Urgency::kForward);
   }
 }
 
@@ -109,7 +109,7 @@ void hvd_net::lose(NetPeer *peer, const std::string &text) {
   peer->lost = true;
   for (auto &lane : peer->lanes) lane->close();
   must_drop_ = true;
-  if (peer->said_abort) return;  // its end of the connections follows from what it said
+  if (peer->said_abort || dead_) return;  // this end of the connections follows from what is known already
   push_event(HVD_NET_PEER_LOST, peer->host, 0, 0, text);
   tell_abort("host " + std::to_string(peer->host) + " is lost: " + text, peer);
 }

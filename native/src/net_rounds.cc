@@ -59,13 +59,20 @@ hvd_status hvd_net::erase_plan(uint64_t plan_id) {
 void hvd_net::look(NetPlan *plan) {
   if (dead_) return;
   if (plan->view->is_pull()) return look_at_pull(plan);
-  while (start_round(plan, plan->next_open)) {
+  while (start_round(plan, plan->next_open) || skip_closed(plan)) {
   }
   for (size_t i = plan->reducing.size(); i-- > 0;) {
     uint64_t round = plan->reducing[i];
     if (!look_at_chunks(plan, round, plan->current(round))) continue;
     plan->reducing.erase(plan->reducing.begin() + static_cast<std::ptrdiff_t>(i));
   }
+}
+
+// Members here have given this round up; those behind it may still open.
+bool hvd_net::skip_closed(NetPlan *plan) {
+  bool closed = hvd::is_closed(*plan->view, plan->next_open);
+  if (closed) ++plan->next_open;
+  return closed;
 }
 
 bool hvd_net::start_round(NetPlan *plan, uint64_t round) {
@@ -100,9 +107,16 @@ void hvd_net::find_leader(NetPlan *plan, uint64_t round, NetRound *state) {
   for (hvd::ChunkState &chunk : state->chunks) chunk.status = state->status;
 }
 
+// Nobody here may be there to claim the chunks of ranks that have joined.
+void hvd_net::claim_zeros(NetPlan *plan, uint64_t round) {
+  while (hvd::help_round(site(plan), arenas_, board_->claim_slots(), round, hvd::End::kLow)) {
+  }
+}
+
 // Takes up chunks that have become ready; true when all are, and the round may be over then.
 bool hvd_net::look_at_chunks(NetPlan *plan, uint64_t round, NetRound *state) {
   const hvd::PlanView &view = *plan->view;
+  if (state->zeros != nullptr) claim_zeros(plan, round);
   for (uint32_t c = 0; c < view.n_chunks; ++c) {
     if (!plan->direct && state->chunks[c].ready) continue;
     // Acquires the chunk; pairs with finish_chunk.  A lone member's data are ready as they are.
@@ -137,8 +151,13 @@ void hvd_net::copy_to_members(NetPlan *plan, uint64_t round, NetRound *state, ui
 }
 
 void hvd_net::complete(NetPlan *plan, uint64_t round, NetRound *state) {
+  const hvd::PlanView &view = *plan->view;
+  uint32_t n_zeros = 0;
+  for (uint32_t m = 0; m < view.n_members; ++m)
+    n_zeros += (view.entry_member(round, m).flags.load(std::memory_order_relaxed) & hvd::kZeros) != 0 ? 1 : 0;
   if (state->zeros != nullptr) own_->free(state->zeros);
-  hvd::complete_round(*plan->view, round, state->status);
+  hvd::complete_round(view, round, state->status);
+  for (uint32_t i = 0; i < n_zeros; ++i) hvd::mark_read(site(plan), round);
   hvd::end_net_hold(site(plan), round);
   ++(plan->direct ? info_.rounds_direct : info_.rounds_ring);
   advance(plan, round);

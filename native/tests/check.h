@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <unistd.h>
 
 #define CHECK(condition)                                                                   \
@@ -23,8 +24,11 @@
     }                                                                                                              \
   } while (0)
 
+// HVD_TEST_ONLY names the one test to run.
 #define RUN(test)                         \
   do {                                    \
+    const char *only = std::getenv("HVD_TEST_ONLY"); \
+    if (only != nullptr && std::string(only) != #test) break; \
     std::printf("%s\n", #test);           \
     std::fflush(stdout);                  \
     test();                               \

@@ -37,6 +37,7 @@ NetHost::NetHost(uint32_t host_index, uint32_t n_ranks, uint32_t n_hosts, const 
 }
 
 NetHost::~NetHost() {
+  if (net != nullptr) print(events());  // that the test did not expect
   close_net();
   hvd_arena_close(agent);
 }
@@ -71,7 +72,14 @@ std::vector<hvd_net_event> NetHost::events(uint32_t kind, double seconds) {
     there = kind == 0;
     for (const hvd_net_event &event : found) there = there || event.kind == kind;
   }
+  if (kind != 0 && found.size() != 1) print(found);
   return found;
+}
+
+void NetHost::print(const std::vector<hvd_net_event> &some) const {
+  for (const hvd_net_event &event : some)
+    std::printf("host %u: event %u, host %u, plan %llu, %s\n", index, event.kind, event.host,
+                static_cast<unsigned long long>(event.plan_id), event.text);
 }
 
 Cluster::Cluster(const std::vector<uint32_t> &ranks, NetOptions chosen, bool start) : options(chosen) {
@@ -152,10 +160,6 @@ void Cluster::run(const Body &body) {
   for (uint32_t r = 0; r < n_ranks; ++r) threads.emplace_back([&, r] { body(r, *hosts[host_of[r]], engines[r]); });
   for (std::thread &thread : threads) thread.join();
   for (hvd_engine *engine : engines) hvd_engine_close(engine);
-  for (auto &host : hosts)
-    for (const hvd_net_event &event : host->net == nullptr ? std::vector<hvd_net_event>{} : host->events())
-      std::printf("host %u: event %u, host %u, plan %llu, %s\n", host->index, event.kind, event.host,
-                  static_cast<unsigned long long>(event.plan_id), event.text);
 }
 
 void join_by_socketpair(uint32_t, uint32_t, uint32_t, int ends[2]) {

@@ -26,6 +26,7 @@ struct NetHost : Host {
   void close_net();
   // Events so far, after waiting for one of this kind if kind != 0.
   std::vector<hvd_net_event> events(uint32_t kind = 0, double seconds = 10);
+  void print(const std::vector<hvd_net_event> &some) const;
 
   const uint32_t index;
   hvd_arena *agent = nullptr;

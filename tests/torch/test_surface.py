@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import inspect
 from collections.abc import Iterator
 
@@ -125,6 +127,9 @@ def wrapped(**options: object) -> object:
     [
         ({"gradient_predivide_factor": 2.0, "op": hvd.Sum}, "predivide"),
         ({"backward_passes_per_step": 0}, "backward_passes_per_step"),
+        ({"backward_passes_per_step": 1.5}, "backward_passes_per_step must be an integer > 0, not 1.5"),
+        ({"compression": "fp16"}, "compression='fp16' is no compressor: use hvd.Compression"),
+        ({"gradient_predivide_factor": "2"}, "gradient_predivide_factor must be a number above 0, not '2'"),
         ({"named_parameters": [torch.zeros(1)]}, "tuples"),
         ({"named_parameters": [("a", torch.zeros(1)), ("a", torch.zeros(2))]}, "duplicates: a"),
         ({"named_parameters": []}, "group 0, position 0, shape"),
@@ -137,6 +142,16 @@ def wrapped(**options: object) -> object:
 def test_contradicting_arguments(options: dict[str, object], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         wrapped(**options)
+
+
+@pytest.mark.parametrize("name", ["SyncBatchNorm", "elastic"])
+def test_what_is_not_there_yet_says_so(name: str) -> None:
+    assert not hasattr(hvd, name)
+    with pytest.raises(AttributeError, match=rf"has no attribute '{name}': .* not supported yet .* docs/roadmap\.md"):
+        getattr(hvd, name)
+    with pytest.raises(ModuleNotFoundError, match=r"elastic training is not supported yet"):
+        importlib.import_module("horovod.torch.elastic")
+    assert importlib.util.find_spec("horovod.torch.elastic") is None
 
 
 def test_a_parameter_belongs_to_one_group() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -53,6 +54,8 @@ def _make_client(settings: config.Settings, sets: Sequence[Sequence[int]]) -> Cl
         )
     from horovod.common.solo import SoloClient
 
+    for notice in config.lonely_notices():
+        warnings.warn(notice, RuntimeWarning, stacklevel=4)
     return SoloClient()
 
 

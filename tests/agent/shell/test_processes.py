@@ -51,8 +51,8 @@ def test_what_can_not_be_started_ends_with_the_reason() -> None:
     ending = asyncio.run(ended(["/no/such/program"]))
     assert ending == Ending(127, 0, "/no/such/program can't be started: No such file or directory")
     ending = asyncio.run(ended(["true"], directory="/no/such/folder"))
-    assert ending.code == 126
-    assert "/no/such/folder" in ending.start_error
+    text = "its working directory /no/such/folder does not exist there; start the launcher in one that all hosts have"
+    assert ending == Ending(126, 0, text)
 
 
 def test_an_environment_that_is_too_large_is_a_reason_too() -> None:

@@ -1,0 +1,152 @@
+// Prints what rounds between two hosts cost: bench_net [lanes].  Each host is an agent's process with the net and a process with
+// one rank, joined over loopback TCP; buffers lie in the arena.  "raw" is the same bytes both ways at once over one connection.
+// Medians.  Not a test: relative numbers, on an otherwise idle machine.
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vector>
+
+#include "bell.h"
+#include "check.h"
+#include "net_world.h"
+
+using world::NetHost;
+using world::NetOptions;
+
+namespace {
+
+constexpr uint64_t kSizes[] = {0, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20, 64 << 20};
+constexpr uint32_t kSmall = 500;
+
+int repeats_for(uint64_t bytes) { return static_cast<int>(std::clamp<uint64_t>((1u << 29) / (bytes + 1), 9, 1000)); }
+
+template <class Body>
+double median_us(int repeats, Body body) {
+  std::vector<uint64_t> times;
+  for (int i = 0; i < repeats; ++i) {
+    uint64_t start = hvd::now_ns();
+    body();
+    times.push_back(hvd::now_ns() - start);
+  }
+  std::nth_element(times.begin(), times.begin() + repeats / 2, times.end());
+  return static_cast<double>(times[static_cast<size_t>(repeats / 2)]) / 1000;
+}
+
+// Sends and receives `bytes` at once.
+void exchange(int fd, std::vector<char> &out, std::vector<char> &in, uint64_t bytes) {
+  for (uint64_t sent = 0, got = 0; sent < bytes || got < bytes;) {
+    pollfd wait{fd, static_cast<short>((got < bytes ? POLLIN : 0) | (sent < bytes ? POLLOUT : 0)), 0};
+    poll(&wait, 1, -1);
+    if (wait.revents & POLLOUT) {
+      ssize_t n = send(fd, out.data() + sent, bytes - sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (n > 0) sent += static_cast<uint64_t>(n);
+    }
+    if (wait.revents & POLLIN) {
+      ssize_t n = recv(fd, in.data() + got, bytes - got, MSG_DONTWAIT);
+      if (n > 0) got += static_cast<uint64_t>(n);
+    }
+  }
+}
+
+void run_raw(int fd, bool first) {
+  int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  std::vector<char> out(kSizes[6], 1), in(kSizes[6]);
+  for (uint64_t bytes : kSizes) {
+    if (bytes == 0) continue;
+    double us = median_us(repeats_for(bytes), [&] { exchange(fd, out, in, bytes); });
+    if (first) std::printf("%10llu bytes: raw  %10.1f us  %7.2f GB/s each way\n", static_cast<unsigned long long>(bytes), us,
+                           static_cast<double>(bytes) / us / 1000);
+  }
+  std::fflush(stdout);
+}
+
+void run_rank(NetHost &host, const std::vector<uint64_t> &plans, const std::vector<uint64_t> &small) {
+  hvd_engine *engine = host.open(0);
+  char *data = static_cast<char *>(hvd_arena_alloc(host.arenas[0], kSizes[6]));
+  std::memset(data, 0, kSizes[6]);
+  for (size_t i = 0; i < plans.size(); ++i) {
+    uint64_t bytes = kSizes[i];
+    auto round = [&] { CHECK_EQUAL(world::allreduce(engine, plans[i], data, data, bytes, 0), HVD_OK); };
+    round();
+    double us = median_us(repeats_for(bytes), round);
+    if (host.index == 0) std::printf("%10llu bytes: sum  %10.1f us  %7.2f GB/s each way\n", static_cast<unsigned long long>(bytes), us,
+                                     static_cast<double>(bytes) / us / 1000);
+    std::fflush(stdout);
+  }
+  std::vector<hvd_op> ops(kSmall);
+  double us = median_us(21, [&] {
+    for (uint32_t i = 0; i < kSmall; ++i)
+      CHECK_EQUAL(hvd_op_reduce_bound(engine, small[i], data + i * 4096, data + i * 4096, 4096, 0, 0, &ops[i]), HVD_OK);
+    for (hvd_op op : ops) CHECK_EQUAL(world::wait_for(engine, op), HVD_OK);
+  });
+  if (host.index == 0) std::printf("%u async sums of 4096 bytes: %10.1f us\n", kSmall, us);
+  std::fflush(stdout);
+  hvd_engine_close(engine);
+}
+
+uint64_t add(NetHost &host, uint64_t id, uint64_t bytes) {
+  uint32_t member = 0, ring[] = {0, 1};
+  hvd_plan_spec spec{id, HVD_COOPERATIVE, HVD_FLOAT32, HVD_SUM, 1, 1, bytes, 2, 1, &member, HVD_PLAN_REMOTE};
+  uint64_t offset = 0;
+  CHECK_EQUAL(hvd_board_plan_add(host.board, &spec, &offset), HVD_OK);
+  CHECK_EQUAL(hvd_net_plan_add(host.net, offset, ring, 2, nullptr, 0), HVD_OK);
+  return offset;
+}
+
+void run_host(uint32_t index, const std::vector<int> &lanes, const NetOptions &options) {
+  NetHost host(index, 1, 2, options);
+  for (uint32_t lane = 0; lane < lanes.size(); ++lane) CHECK_EQUAL(hvd_net_add_peer(host.net, 1 - index, lane, lanes[lane]), HVD_OK);
+  std::vector<uint64_t> plans, small;
+  for (uint64_t bytes : kSizes) plans.push_back(add(host, plans.size() + 1, bytes));
+  for (uint32_t i = 0; i < kSmall; ++i) small.push_back(add(host, 100 + i, 4096));
+  pid_t rank = fork();
+  if (rank == 0) {
+    run_rank(host, plans, small);
+    _exit(0);
+  }
+  CHECK_EQUAL(hvd_net_start(host.net), HVD_OK);
+  CHECK(world::exited_well(rank));
+  hvd_net_info info{};
+  CHECK_EQUAL(hvd_net_stat(host.net, &info), HVD_OK);
+  if (index == 0)
+    std::printf("frames %llu, writes %llu, reads %llu, sleeps %llu\n", static_cast<unsigned long long>(info.frames_sent),
+                static_cast<unsigned long long>(info.writes), static_cast<unsigned long long>(info.reads),
+                static_cast<unsigned long long>(info.sleeps));
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+  NetOptions options;
+  options.lanes = argc > 1 ? static_cast<uint32_t>(std::atoi(argv[1])) : 2;
+  options.spin_ns = (argc > 2 ? static_cast<uint64_t>(std::atoi(argv[2])) : 20) * 1000;
+  options.ping_ms = 1000;
+  int raw[2];
+  world::join_by_tcp(0, 0, 0, raw);
+  std::vector<int> lanes[2];
+  for (uint32_t i = 0; i < options.lanes; ++i) {
+    int ends[2];
+    world::join_by_tcp(0, 0, 0, ends);
+    for (int side : {0, 1}) lanes[side].push_back(ends[side]);
+  }
+  pid_t hosts[2];
+  for (uint32_t side : {0u, 1u}) {
+    hosts[side] = fork();
+    if (hosts[side] != 0) continue;
+    for (int fd : lanes[1 - side]) close(fd);  // or the other agent would never see an end
+    run_raw(raw[side], side == 0);
+    run_host(side, lanes[side], options);
+    _exit(0);
+  }
+  for (pid_t host : hosts) CHECK(world::exited_well(host));
+}
