@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from horovod.common import config, process_sets
+from horovod.common import config, departure, process_sets
 from horovod.common.exceptions import NotInitializedError, StartError, UsageError
 from horovod.common.process_sets import ProcessSet
 from horovod.common.types import Client, ReduceOp
@@ -68,13 +68,20 @@ def _start(sets: Sequence[ProcessSet], check_comm: Callable[[int], None]) -> Non
         settings = config.read_settings()
         check_comm(settings.size)
         _client = _make_client(settings, process_sets._distinct_ranks(sets, settings.size))
+        if settings.agent:
+            departure.watch(_leave)
         _start_counting_anew()  # a call that failed before init counts on no other rank
     if not _atexit_done:
-        atexit.register(_stop)
+        atexit.register(_leave)
         _atexit_done = True
 
 
-def _stop() -> None:
+def _leave() -> None:
+    """At the end of the process: the others are told if it comes too early."""
+    _stop(departure.reason())
+
+
+def _stop(reason: str = "") -> None:
     """Leaves the job; does nothing when there is no client."""
     global _client
     with _lock:
@@ -82,7 +89,7 @@ def _stop() -> None:
         if leaving is None:
             return
         try:
-            leaving.leave()
+            leaving.leave(reason)
         finally:
             _client = None
             process_sets._forget_process_sets()
