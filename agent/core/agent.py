@@ -136,7 +136,7 @@ class AgentCore:
         if isinstance(body, v.Leave):
             if session.phase is Phase.WAITING:
                 return [ev.CloseConnection(event.connection, "Leave inside init")]
-            return self._leave(session)
+            return self._leave(session, body.reason)
         if session.phase is not Phase.READY or self.epoch is None:
             # A thread may have been slower than shutdown.
             late = isinstance(body, v.RetireAck) or session.phase is Phase.LEFT
@@ -182,10 +182,10 @@ class AgentCore:
             return f"Rank {hello.rank} called init twice without shutdown."
         return ""
 
-    def _leave(self, session: Session) -> list[ev.Command]:
+    def _leave(self, session: Session, reason: str) -> list[ev.Command]:
         commands: list[ev.Command] = [ev.ToRank(session.connection, v.Closed(session.generation))]
         if session.phase is Phase.READY:
-            commands.append(ev.ToCoordinator(self.last_epoch, v.RankLeft(session.rank, session.generation)))
+            commands.append(ev.ToCoordinator(self.last_epoch, v.RankLeft(session.rank, session.generation, reason)))
             commands += self._out_of_epoch(session.rank)
         session.phase = Phase.LEFT
         slot = self.slots.get(session.rank)

@@ -67,9 +67,10 @@ class RemoveProcessSet:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The rank has closed its engine."""
+    """The rank has closed its engine; ``reason`` where the process ends too early."""
 
     generation: int
+    reason: str = ""
 
 
 WorkerBody = Hello | Announce | RetireAck | Join | AddProcessSet | RemoveProcessSet | Leave

@@ -28,7 +28,7 @@ from horovod.coordinator.core.commands import (
 )
 from horovod.coordinator.core.config import Config
 from horovod.coordinator.core.epoch import Epoch
-from horovod.coordinator.core.job import Failure, Job, RankCause, RankPhase, RankRecord, place_ranks
+from horovod.coordinator.core.job import Failure, Job, RankCause, RankPhase, RankRecord, leave_text, place_ranks
 from horovod.coordinator.core.process_sets import SetCall, fault
 from horovod.coordinator.core.ring import Ring, order_ring
 from horovod.coordinator.core.tally import Tally
@@ -105,7 +105,7 @@ class Coordinator:
         elif isinstance(body, ev.RankHello):
             self._hello(out, self.job, record, body, now)
         elif isinstance(body, ev.RankLeft):
-            self._left(out, record, body.generation)
+            self._left(out, record, body)
         else:
             self._exited(out, self.job, body, now)
 
@@ -190,19 +190,14 @@ class Coordinator:
         text = f"epoch {self.incarnation}/{number}"
         return hmac.new(self.secret, text.encode(), hashlib.sha256).digest()
 
-    def _left(self, out: Outbox, record: RankRecord, generation: int) -> None:
-        if self.epoch is None or generation != record.generation or not record.move(RankCause.LEFT):
+    def _left(self, out: Outbox, record: RankRecord, body: ev.RankLeft) -> None:
+        if self.epoch is None or body.generation != record.generation or not record.move(RankCause.LEFT):
             self.stale += 1
             return
         rank = record.place.rank
-        text = (
-            f"Horovod has been shut down: rank {rank} (host {record.place.host}) called hvd.shutdown() or finished. "
-            "Operations that all ranks had submitted have ended; this one was not, or was submitted later. If the "
-            "ranks have different amounts of data, use hvd.join()."
-        )
         if self.epoch.ended is None and self.job is not None:
             self.job.culprit = rank
-        self.epoch.end(out, Error(ErrorKind.SHUT_DOWN, text))
+        self.epoch.end(out, Error(ErrorKind.SHUT_DOWN, leave_text(record, body.reason)))
         self._forget_epoch(out, rank)
 
     def _forget_epoch(self, out: Outbox, rank: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 
@@ -32,7 +33,30 @@ def test_rank_raises(run_ranks: RunRanks) -> None:
     run = run_ranks(2, "fails", "raise", ok=False)
     assert run.code == 1
     assert "RuntimeError: on purpose" in run.said(1)
-    assert "ShutDownError" in run.said(0)
+    assert "ShutDownError: allreduce.g: " in run.said(0)
+    assert "ShutDownError: allreduce.later: " in run.said(0)
+    assert run.said(0).count("rank 1 (host ") == run.said(0).count("raised RuntimeError: on purpose. Its output") == 2
+    assert "join" not in run.said(0)
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ("code", "rank 1 (host {}) called sys.exit(3). Its output says more."),
+        ("text", "rank 1 (host {}) called sys.exit('bad luck'). Its output says more."),
+        ("thread", "rank 1 (host {}) raised KeyError: 'the cause'. Its output says more."),
+        ("nothing", "rank 1 (host {}) called hvd.shutdown() or finished."),
+    ],
+)
+def test_a_rank_that_ends_early_says_why(run_ranks: RunRanks, how: str, text: str) -> None:
+    run = run_ranks(2, "tests.multi.departures.ends", how, ok=False, HVD_DEADLOCK_GRACE_SECONDS="0")
+    heard = re.sub(r"\(host [^)]*\)", "(host {})", run.said(0))
+    assert f"ShutDownError: allreduce.known: Horovod has been shut down: {text}" in heard, run.output
+    assert ("join" in heard) == (how == "nothing")
+
+
+def test_threads_go_on_when_the_main_thread_has_ended(run_ranks: RunRanks) -> None:
+    run_ranks(2, "tests.multi.departures.main_ends_first")
 
 
 @pytest.mark.parametrize(("how", "code"), [("exit", None), ("exit code", 7), ("kill", 137)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -97,3 +98,28 @@ def check_what_cannot_be_unpickled_harms_nobody_else() -> None:
         with pytest.raises(ZeroDivisionError):
             hvd.broadcast_object(None, 0)
     assert hvd.broadcast_object(hvd.rank(), 0) == 0
+
+
+def check_zero_grad_between_backward_and_step() -> None:
+    """In the first step as in later ones; nothing is lost, and with one rank it is torch's business."""
+    w = torch.nn.Parameter(torch.zeros(1))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([w], lr=1.0), named_parameters=[("w", w)])
+    for step in range(3):
+        optimizer.zero_grad()
+        (w * (hvd.rank() + 1)).sum().backward()
+        if hvd.size() > 1:
+            with pytest.raises(AssertionError, match=r"but before optimizer.step\(\) or optimizer.synchronize\(\)"):
+                optimizer.zero_grad()
+        optimizer.step()
+        assert w.item() == pytest.approx(-(step + 1) * (hvd.size() + 1) / 2)
+
+
+def check_calls_that_failed_before_init_count_on_no_rank() -> None:
+    hvd.shutdown()
+    for _ in range(int(os.environ["HOROVOD_RANK"]) + 1):
+        with pytest.raises((ValueError, RuntimeError), match="initialized"):
+            hvd.allreduce(X)
+    hvd.init()
+    handle = hvd.allreduce_async(X)
+    assert hvd.allgather_object(handle) == [handle] * hvd.size()
+    assert torch.equal(hvd.synchronize(handle), X)

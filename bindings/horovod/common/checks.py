@@ -9,9 +9,19 @@ from typing import Any
 from horovod.common.exceptions import UsageError
 from horovod.common.types import CollectiveKind, ReduceOp, Signature
 
-__all__ = ["check_factor", "check_op", "check_root", "check_submit", "full_name"]
+__all__ = ["about", "check_factor", "check_op", "check_root", "check_submit", "full_name"]
 
+_SHOWN = 3  # tensors of a group
 _OPS = tuple(int(op) for op in ReduceOp)
+
+
+def about(signature: Signature, name: str, text: str) -> str:
+    """The text of a failure with the operation that it befell, unless that is in it."""
+    if name in text:
+        return text
+    tensors = signature.tensor_names
+    inside = f" ({', '.join(tensors[:_SHOWN])}{f' and {len(tensors) - _SHOWN} more' if len(tensors) > _SHOWN else ''})"
+    return f"{name}{inside if tensors else ''}: {text}"
 
 
 def check_op(op: object, what: str) -> int:

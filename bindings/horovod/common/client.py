@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from horovod.common.checks import check_submit
+from horovod.common.checks import about, check_submit
 from horovod.common.core import OperationState, Plan, Signature
 from horovod.common.core.events import (
     EpochEnded,
@@ -185,12 +185,13 @@ class AgentClient(EpochMember):
             raise NotInitializedError(self._gone)
         ended = self._core.ended
         if ended is not None:
-            raise self._error_of(ended.kind, ended.text)
+            raise self._error_of(ended.kind, about(op.signature, op.name, ended.text))
 
     def _raise_status(self, op: AgentOp, status: int) -> None:
         """A submit that the engine refused."""
         if status in (CLOSED, FAILED):
-            raise self._error_of(*self._end_of_epoch(status, 0))
+            kind, text = self._end_of_epoch(status, 0)
+            raise self._error_of(kind, about(op.signature, op.name, text))
         raise EngineError(f"{op.name}: {status_text(status)}.")
 
     # ---- what operations call
@@ -233,9 +234,9 @@ class AgentClient(EpochMember):
                 plan.ops.pop(op, None)
 
     def error(self, op: AgentOp) -> Exception:
-        """A fresh exception for a failed operation."""
+        """A fresh exception for a failed operation; it names the operation."""
         kind, text = op.failure or (ErrorKind.SHUT_DOWN, SHUT_DOWN_TEXT)
-        return self._error_of(kind, text)
+        return self._error_of(kind, about(op.signature, op.name, text))
 
     # ---- questions to the agent
 
@@ -298,8 +299,8 @@ class AgentClient(EpochMember):
 
     # ---- the end
 
-    def leave(self) -> None:
-        """Ends this membership: what is open fails, the agent is told, the reader ends."""
+    def leave(self, reason: str = "") -> None:
+        """Ends this membership: what is open fails, the agent is told (with the reason), the reader ends."""
         with self._lock:
             if self._gone:
                 return
@@ -312,7 +313,7 @@ class AgentClient(EpochMember):
         self._wait_outside()
         self._engine.close()
         self._process.client = None
-        self._say_goodbye()
+        self._say_goodbye(reason)
 
     def _finish_complete(self) -> None:
         """What is complete keeps its result, whether anybody has asked for it or not."""
@@ -332,9 +333,10 @@ class AgentClient(EpochMember):
         while self._inside and time.monotonic() < deadline:
             time.sleep(0.0005)
 
-    def _say_goodbye(self) -> None:
+    def _say_goodbye(self, reason: str) -> None:
+        leave = worker_pb2.Leave(generation=self._generation, reason=reason.encode(errors="replace").decode())
         try:
-            self._session.send(worker_pb2.WorkerMessage(leave=worker_pb2.Leave(generation=self._generation)))
+            self._session.send(worker_pb2.WorkerMessage(leave=leave))
         except AgentLostError:
             self._process.drop_session()
             return

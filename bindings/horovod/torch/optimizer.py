@@ -138,7 +138,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         if self._reducer.is_pending():
             raise AssertionError(
                 "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
-                "optimizer.synchronize(). The gradients are being reduced: call one of these first."
+                "optimizer.synchronize(). This is prohibited as it can cause a race condition: the gradients are being "
+                "reduced. Call step() or synchronize() first; zero_grad() belongs before backward()."
             )
         self._wrapped.zero_grad(self, set_to_none)
 
