@@ -167,8 +167,9 @@ class Stalls:
         if state.process_state == "dead":
             return "is dead"
         blocked = self.blocked_on.get(rank)
-        if state.blocked and blocked is not None:
-            return f"is alive and waits for {blocked.name!r} since {state.blocked_s:.0f} s"
+        if state.blocked:
+            what = repr(blocked.name) if blocked is not None else "another operation"
+            return f"is alive and waits for {what} since {state.blocked_s:.0f} s"
         return f"is alive and {idle}"
 
     def find_cycle(self, waits: list[Wait], book: Book, agent: str, now: float) -> Cycle | None:

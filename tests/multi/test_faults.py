@@ -59,23 +59,38 @@ def test_stopped_rank_is_warned_about_and_fails_at_the_limit(run_ranks: RunRanks
 
 
 def test_cycle_of_two_names_fails_after_the_grace(run_ranks: RunRanks) -> None:
-    run = run_ranks(2, "cycle", "no", HVD_DEADLOCK_GRACE_SECONDS="1")
+    run = run_ranks(2, "tests.multi.deadlocks.cycle", "no", HVD_DEADLOCK_GRACE_SECONDS="1")
     for rank in (0, 1):
         assert "allreduce.a" in run.said(rank)
         assert "allreduce.b" in run.said(rank)
 
 
 def test_second_thread_that_submits_in_time_prevents_it(run_ranks: RunRanks) -> None:
-    run_ranks(2, "cycle", "yes", HVD_DEADLOCK_GRACE_SECONDS="1")
+    run_ranks(2, "tests.multi.deadlocks.cycle", "yes", HVD_DEADLOCK_GRACE_SECONDS="1")
 
 
 @pytest.mark.parametrize(("other", "name"), [("allreduce", "allreduce.a"), ("gather", "allgather.a"), ("join", "join")])
 def test_cycle_with_a_process_set_call_fails_after_the_grace(run_ranks: RunRanks, other: str, name: str) -> None:
     variables = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1", "HVD_DEADLOCK_GRACE_SECONDS": "1"}
-    run = run_ranks(2, "cycle_of_calls", other, **variables)
+    run = run_ranks(2, "tests.multi.deadlocks.cycle_of_calls", other, **variables)
     for rank in (0, 1):
         assert "waits for 'add process set [0]'" in run.said(rank)
         assert f"waits for {name!r}" in run.said(rank)
+
+
+@pytest.mark.parametrize("what", ["nothing", "shape", "dtype", "prescale", "root", "kind"])
+def test_cycle_with_a_name_that_was_used_for_something_else(run_ranks: RunRanks, what: str) -> None:
+    run = run_ranks(2, "tests.multi.deadlocks.cycle_after_a_change", what, HVD_DEADLOCK_GRACE_SECONDS="1")
+    for rank in (0, 1):
+        assert "rank 1 (host " in run.said(rank)
+        assert "waits for 'x.known'" in run.said(rank)
+
+
+@pytest.mark.parametrize("first", ["new", "known"])
+def test_cycle_with_an_operation_behind_another_one(run_ranks: RunRanks, first: str) -> None:
+    run = run_ranks(2, "tests.multi.deadlocks.cycle_behind_another_operation", first, HVD_DEADLOCK_GRACE_SECONDS="1")
+    for rank in (0, 1):
+        assert "waits for 'allreduce.noname'" in run.said(rank)
 
 
 SMALL_ARENA = {"HVD_ARENA_BYTES": str(1 << 20), "HVD_DEADLOCK_GRACE_SECONDS": "2"}

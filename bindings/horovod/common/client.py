@@ -135,9 +135,7 @@ class AgentClient(EpochMember):
         with self._lock:
             self._check_open(op)
             check_submit(op.signature, self._sets, self.rank, op.name)
-            plan = self._live.get(op.signature.key)
-            op.request = self._core.new_request()
-            tag = op.request if plan is None else plan.id
+            op.request = tag = self._core.new_request()
         engine = self.enter()
         try:
             op.handle = self._stage(engine, op, lambda: stage(engine, tag), tag, nbytes)
@@ -168,7 +166,19 @@ class AgentClient(EpochMember):
                     f"{op.name}: an operation of this name is in flight already in this process. Wait for it, or give "
                     "this one another name."
                 )
-        self._run(self._core.handle(Submit(op)))
+        try:
+            self._run(self._core.handle(Submit(op)))
+        except Exception:
+            self._take_back(op)
+            raise
+
+    def _take_back(self, op: AgentOp) -> None:
+        """It could not be submitted: the name is free again, and nothing is left in the engine."""
+        op.over = True
+        self._engine.fail(op.handle)
+        self._engine.wait(op.handle, 0)
+        if op.state is OperationState.WAITING:
+            self._run(self._core.handle(Finished(op)))
 
     def _check_open(self, op: AgentOp) -> None:
         if self._gone:
@@ -197,6 +207,14 @@ class AgentClient(EpochMember):
         """This thread has left the engine."""
         with self._lock:
             self._inside -= 1
+
+    def show(self, op: AgentOp, shown: int) -> int:
+        """Tells the agent what an operation waits for that has waited for a while; ``shown`` is what it knows already."""
+        with self._lock:
+            awaited = self._core.awaited(op)
+            if awaited != shown and not self._gone:
+                self._engine.tag(op.handle, awaited)
+        return awaited
 
     def conclude(self, op: AgentOp, status: int) -> None:
         """The engine has freed the operation: books its outcome, once."""

@@ -13,6 +13,7 @@ from typing import Any
 import cloudpickle
 import torch
 
+from horovod.common.checks import check_root
 from horovod.common.exceptions import UsageError
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.types import CollectiveKind
@@ -57,10 +58,10 @@ def broadcast_object(
 
     Ranks must agree on the name, if one is given; what they pass as ``obj`` elsewhere than on the root does not matter.
     """
-    client = require_client()
-    is_root = client.rank == root_rank
+    root_rank = check_root(root_rank, members_of(set_id_of(process_set)), f"broadcast_object {name or ''}".rstrip())
+    is_root = require_client().rank == root_rank
     payload = cloudpickle.dumps(obj) if is_root else b""
-    (received,) = _exchange(payload, f"{name or 'any'}.object", int(root_rank), process_set)
+    (received,) = _exchange(payload, f"{name or 'any'}.object", root_rank, process_set)
     return obj if is_root else cloudpickle.loads(received)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from horovod.common.checks import check_root
 from horovod.common.exceptions import MismatchError, UsageError
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.types import CollectiveKind, PullOp
@@ -240,15 +241,15 @@ def _start_broadcast(
     what = f"broadcast.{name or 'noname'}"
     check_tensor(tensor, what)
     client, set_id = require_client(), set_id_of(process_set)
-    signature = make_signature(
-        CollectiveKind.BROADCAST, name, tensor.dtype, [tensor.shape], set_id, root=int(root_rank)
-    )
+    ranks = members_of(set_id)
+    root_rank = check_root(root_rank, ranks, what)
+    signature = make_signature(CollectiveKind.BROADCAST, name, tensor.dtype, [tensor.shape], set_id, root=root_rank)
     target, buffer = in_place_target(tensor, what) if in_place else new_like(tensor)
     source = wire_copy(tensor)
     is_root = client.rank == root_rank
     pieces = [(source.data_ptr(), source.nbytes)] if is_root else []
     op = client.gather(signature, pieces, (), keep=source, name=automatic_name("broadcast", name, handle))
-    root = members_of(set_id).index(root_rank)
+    root = ranks.index(root_rank)
 
     def read(ops: Sequence[PullOp]) -> torch.Tensor:
         if in_place and is_root:
@@ -326,7 +327,13 @@ def _clean_splits(splits: Any, rows: int, members: int, what: str) -> tuple[list
         if members and rows % members:
             raise UsageError(f"{what}: {rows} rows can't be cut evenly for {members} ranks: give splits.")
         return [rows // max(members, 1)] * members, device
-    counts = [int(count) for count in splits]
+    try:
+        counts = [int(count) for count in splits]
+        whole = all(count == given for count, given in zip(counts, splits, strict=True))
+    except (TypeError, ValueError, OverflowError):
+        counts, whole = [], False
+    if not whole:
+        raise UsageError(f"{what}: splits must be a list of integers, one for each rank, not {splits!r}.")
     if len(counts) != members:
         raise UsageError(f"{what}: {len(counts)} splits for {members} ranks.")
     if any(count < 0 for count in counts) or sum(counts) > rows:

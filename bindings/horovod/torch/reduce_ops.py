@@ -14,7 +14,7 @@ import torch
 
 from horovod.common.basics import HorovodBasics
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.types import CollectiveKind, Op, ReduceOp
+from horovod.common.types import CollectiveKind, Op, ReduceOp, Signature
 from horovod.common.util import get_average_backwards_compatibility_fun, num_rank_is_power_2
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.dtypes import engine_dtype
@@ -37,7 +37,6 @@ __all__ = [
 handle_average_backwards_compatibility = get_average_backwards_compatibility_fun(HorovodBasics)
 
 _AVERAGE = int(ReduceOp.AVERAGE)
-_OPS = tuple(int(op) for op in ReduceOp)
 _strided = torch.strided
 
 # What the hot path finds: a signature and the bytes of its tensor.
@@ -46,8 +45,6 @@ _hot: dict[object, tuple[Any, int]] = {}
 
 
 def _check_op(op: int, dtype: torch.dtype, process_set: ProcessSet, what: str) -> None:
-    if op not in _OPS:
-        raise ValueError(f"{what}: op={op!r} is none of Average, Sum, Adasum, Min, Max and Product.")
     if dtype is torch.bool and op == _AVERAGE:
         raise ValueError(f"{what}: booleans have no average; use op=Sum or op=Max (any) or op=Product or op=Min (all).")
     if op == ReduceOp.ADASUM:
@@ -63,6 +60,25 @@ def _check_adasum(dtype: torch.dtype, process_set: ProcessSet, what: str) -> Non
         raise ValueError(f"{what}: Adasum works on floating point tensors only.")
 
 
+def _signature_of(
+    tensors: Sequence[torch.Tensor],
+    name: str | None,
+    part: int,
+    op: int,
+    factors: tuple[float, float],
+    process_set: ProcessSet,
+    group: bool,
+) -> Signature:
+    """The signature of tensors of one dtype; raises for a call that is wrong."""
+    dtype = tensors[0].dtype
+    signature = make_signature(
+        CollectiveKind.ALLREDUCE, part_name(name, part, dtype), dtype, [t.shape for t in tensors], set_id_of(process_set),
+        op=op, prescale=factors[0], postscale=factors[1], group=group,
+    )  # fmt: skip
+    _check_op(signature.op, dtype, process_set, signature.name)
+    return signature
+
+
 def _submit(
     tensors: Sequence[torch.Tensor],
     targets: Sequence[Target],
@@ -74,16 +90,14 @@ def _submit(
     group: bool,
 ) -> ReducedEntry:
     """Submits the tensors, one operation for each dtype; targets receive the results."""
-    client, set_id, ops = require_client(), set_id_of(process_set), []
+    client, ops = require_client(), []
     result = tuple(target for target, _ in targets) if group else targets[0][0]
-    for part, positions in enumerate(by_dtype(tensors)):
-        dtype = tensors[positions[0]].dtype
-        named = part_name(name, part, dtype)
-        signature = make_signature(
-            CollectiveKind.ALLREDUCE, named, dtype, [tensors[p].shape for p in positions], set_id,
-            op=op, prescale=factors[0], postscale=factors[1], group=group,
-        )  # fmt: skip
-        _check_op(op, dtype, process_set, signature.name)
+    groups = by_dtype(tensors)
+    signatures = [
+        _signature_of([tensors[p] for p in positions], name, part, op, factors, process_set, group)
+        for part, positions in enumerate(groups)
+    ]  # all of them before the first is submitted
+    for part, (signature, positions) in enumerate(zip(signatures, groups, strict=True)):
         sources = [wire_copy(tensors[p]) for p in positions]
         buffers = [buffer_of(source, targets[p][1]) for source, p in zip(sources, positions, strict=True)]
         keep = (sources, [targets[p][1] for p in positions])

@@ -67,12 +67,14 @@ def _start(
     _check_arguments(tensors, op, f"reducescatter.{name or 'noname'}")
     client, set_id = require_client(), set_id_of(process_set)
     groups, ops = by_dtype(tensors), []
-    for part, positions in enumerate(groups):
-        dtype = tensors[positions[0]].dtype
-        signature = make_signature(
-            CollectiveKind.REDUCESCATTER, part_name(name, part, dtype), dtype, [tensors[p].shape for p in positions], set_id,
-            op=op, prescale=factors[0], postscale=factors[1], group=group,
-        )  # fmt: skip
+    signatures = [
+        make_signature(
+            CollectiveKind.REDUCESCATTER, part_name(name, part, tensors[positions[0]].dtype), tensors[positions[0]].dtype,
+            [tensors[p].shape for p in positions], set_id, op=op, prescale=factors[0], postscale=factors[1], group=group,
+        )
+        for part, positions in enumerate(groups)
+    ]  # fmt: skip
+    for part, (signature, positions) in enumerate(zip(signatures, groups, strict=True)):
         sources = [wire_copy(tensors[p]) for p in positions]
         pieces = [(source.data_ptr(), source.nbytes) for source in sources]
         unnamed = automatic_name("reducescatter", name, handle, part)

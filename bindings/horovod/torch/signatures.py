@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
+from horovod.common.checks import check_factor, check_op
 from horovod.common.process_sets import ProcessSet
 from horovod.common.types import CollectiveKind, Signature
 from horovod.torch.dtypes import engine_dtype
@@ -79,6 +80,8 @@ def make_signature(
     group: bool = False,
 ) -> Signature:
     """A signature; the same arguments give the same object."""
+    if name is not None and type(name) is not str:
+        name = str(name)
     sizes = tuple(tuple(shape) for shape in shapes)
     key = (kind, name, dtype, sizes, set_id, op, prescale, postscale, root, group)
     known = _known.get(key)
@@ -87,9 +90,10 @@ def make_signature(
     word = kind.name.lower()
     base = f"{word}.{name}" if name else f"{word}.noname"
     members = tuple(f"{base}_{i + 1}of{len(sizes)}" for i in range(len(sizes))) if group else ()
+    # What is kept under equal arguments is the same, whoever asked first: 1, 1.0 and True are one reduction.
     signature = Signature(
         kind, base, not name, engine_dtype(dtype, base), sizes, members,
-        op, float(prescale), float(postscale), int(root), set_id,
+        check_op(op, base), check_factor(prescale, base), check_factor(postscale, base), root, set_id,
     )  # fmt: skip
     if len(_known) >= _CAPACITY:
         _known.clear()

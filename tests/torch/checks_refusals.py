@@ -1,0 +1,69 @@
+"""Calls that are refused: the right error on the ranks concerned, and everything works on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import horovod.torch as hvd
+import pytest
+import torch
+
+Call = Callable[..., Any]
+X = torch.ones(2)
+
+WRONG: list[tuple[str, Call, dict[str, object], dict[str, object]]] = [
+    ("root_rank must be a rank", hvd.broadcast, {"root_rank": "0"}, {"root_rank": 0}),
+    ("root_rank must be a rank", hvd.broadcast_, {"root_rank": 0.5}, {"root_rank": 0}),
+    ("root_rank must be a rank", hvd.broadcast, {"root_rank": None}, {"root_rank": 0}),
+    ("root rank -1 is not in", hvd.broadcast, {"root_rank": -1}, {"root_rank": 0}),
+    ("root rank 7 is not in", hvd.broadcast, {"root_rank": 7}, {"root_rank": 0}),
+    ("root_rank must be a rank", hvd.broadcast_object, {"root_rank": "0"}, {"root_rank": 0}),
+    ("root rank -1 is not in", hvd.broadcast_object, {"root_rank": -1}, {"root_rank": 0}),
+    ("none of Average", hvd.allreduce, {"op": 1.5}, {"op": 1}),
+    ("none of Average", hvd.allreduce, {"op": "sum"}, {"op": 1}),
+    ("none of Average", hvd.allreduce_, {"op": 77}, {"op": 1}),
+    ("must be numbers", hvd.allreduce, {"prescale_factor": "2"}, {"prescale_factor": 2}),
+    ("must be numbers", hvd.allreduce_, {"postscale_factor": float("nan")}, {"postscale_factor": 2}),
+    ("must be numbers", hvd.reducescatter, {"prescale_factor": float("nan")}, {}),
+    ("not registered", hvd.allgather, {"process_set": hvd.ProcessSet([0])}, {}),
+    ("splits", hvd.alltoall, {"splits": [0.5]}, {"splits": [0]}),
+    ("splits", hvd.alltoall, {"splits": "x"}, {"splits": [0]}),
+    ("splits", hvd.alltoall, {"splits": [-1]}, {"splits": [0]}),
+]
+
+
+def _for_all_ranks(options: dict[str, object]) -> dict[str, object]:
+    splits = options.get("splits")
+    return {"splits": splits * hvd.size()} if isinstance(splits, (list, str)) else options
+
+
+def check_a_refused_call_leaves_its_name_free() -> None:
+    for number, (text, call, wrong, right) in enumerate(WRONG):
+        with pytest.raises((ValueError, TypeError), match=text):
+            call(X.clone(), name=f"wrong.{number}", **_for_all_ranks(wrong))
+        call(X.clone(), name=f"wrong.{number}", **_for_all_ranks(right))
+
+
+def check_a_name_that_cannot_be_sent() -> None:
+    with pytest.raises(ValueError, match="can't be sent"):
+        hvd.allreduce(X, name="\ud800")
+    assert hvd.allreduce(X, name="\u00e9").tolist() == [1.0, 1.0]
+
+
+def check_equal_arguments_are_one_operation() -> None:
+    """Whichever rank says 1.0 or True first: all of them mean Sum."""
+    for number, op in enumerate([1.0, True, 1]):
+        mine = op if hvd.rank() else hvd.Sum
+        for _ in range(2):
+            assert hvd.allreduce(X, op=mine, name=f"equal.{number}").tolist() == [float(hvd.size())] * 2
+            assert hvd.allreduce_(X.clone(), op=mine, name=f"equal.{number}").tolist() == [float(hvd.size())] * 2
+    for name in (5, 5.0):
+        assert hvd.allreduce(X, op=hvd.Sum, name=name).tolist() == [float(hvd.size())] * 2  # type: ignore[arg-type]
+
+
+def check_nothing_of_a_group_is_submitted_when_a_part_is_wrong() -> None:
+    tensors = [torch.ones(2), torch.ones(2, dtype=torch.bool)]
+    with pytest.raises(ValueError, match="booleans have no average"):
+        hvd.grouped_allreduce(tensors, name="group")
+    assert hvd.allreduce(X, name="group").tolist() == [1.0, 1.0]
