@@ -32,7 +32,7 @@ class Account:
     limit: int | None = None
 
 
-def open_account(command: ev.PlanAdd) -> Account:
+def _open_account(command: ev.PlanAdd) -> Account:
     """For a new plan; rounds with members on other hosts go over TCP."""
     return Account(command.collective, "local" if command.remote is None else "tcp", command.payload)
 
@@ -48,7 +48,7 @@ class Books:
     def opened(self, command: ev.PlanAdd) -> None:
         """A plan has a block."""
         self.tally.plans += 1
-        self.accounts[command.plan] = open_account(command)
+        self.accounts[command.plan] = _open_account(command)
 
     def limited(self, plan: int, limit: int) -> None:
         """A plan is marked."""

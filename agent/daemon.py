@@ -23,7 +23,7 @@ from horovod.agent.uplink import Uplink, UplinkOptions
 from horovod.proto import control_pb2
 from horovod.proto.security import Address, Security
 
-__all__ = ["Daemon", "DaemonOptions"]
+__all__ = ["Daemon", "DaemonOptions", "PlaneSettings"]
 
 log = logging.getLogger("horovod.agent")
 

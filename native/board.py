@@ -32,7 +32,7 @@ class PlanSpec:
 
 @dataclass(frozen=True, slots=True)
 class RoundInfo:
-    """hvd_round_info: phase 0 members are missing, 1 being reduced, 2 not read by all."""
+    """hvd_round_info: phase 0 members are missing, 1 being reduced, 2 not read by all, 3 between hosts."""
 
     plan_id: int
     offset: int

@@ -122,6 +122,7 @@ MAY_TOUCH = {  # one place for each kind of process
     "runner/environment.py",
     "runner/run_task.py",
     "runner/settings.py",
+    "runner/variables.py",
 }
 VARIABLE = re.compile(r"(?:HOROVOD|HVD)_[A-Z0-9_]+")
 

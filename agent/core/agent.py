@@ -330,8 +330,11 @@ class AgentCore:
         return commands
 
     def _order_early(self, opening: Opening, event: ev.FromCoordinator) -> list[ev.Command]:
-        """An order for an epoch that is not open yet: it waits, unless it is the end."""
-        if not isinstance(event.body, v.EndEpoch):
+        """An order for an epoch that is not open yet: it waits, unless the epoch has failed.
+
+        A shutdown waits too: ranks elsewhere were let in and may have left again, so those here get in as well.
+        """
+        if not isinstance(event.body, v.EndEpoch) or event.body.error.kind is v.ErrorKind.SHUT_DOWN:
             opening.orders.append(event)
             return []
         self.opening, self.missed_epoch = None, opening.number

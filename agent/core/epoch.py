@@ -325,7 +325,7 @@ class Epoch:
         assert set(self.request_plans.values()) <= set(self.plans)
 
 
-__all__ = ["Epoch"]
+__all__ = ["Epoch", "lost"]
 
 
 def lost(host: v.Host, text: str) -> tuple[v.Error, v.PeerLost]:

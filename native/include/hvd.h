@@ -122,7 +122,8 @@ typedef struct {
   uint64_t plan_id, offset, round;
   uint64_t age_ns;         /* since the first arrival */
   uint32_t n_members, n_arrived;
-  uint32_t phase;          /* 0 members missing, 1 being reduced (a claim is held or chunks are left), 2 not read by all */
+  uint32_t phase;          /* 0 members missing, 1 being reduced (a claim is held or chunks are left), 2 not read by all,
+                              3 reduced here, and on its way between hosts */
 } hvd_round_info;
 /* Rounds with at least one arrival that are not complete and read by all, oldest first, at most `capacity`;
  * *n receives how many there are in all. */

@@ -138,6 +138,7 @@ struct hvd_net final : private hvd::FrameHandler {
   void insert_plan(std::unique_ptr<NetPlan> plan);
   hvd_status erase_plan(uint64_t plan_id);
   void look(NetPlan *plan);
+  bool skip_closed(NetPlan *plan);
   bool start_round(NetPlan *plan, uint64_t round);
   void find_leader(NetPlan *plan, uint64_t round, NetRound *state);
   void claim_zeros(NetPlan *plan, uint64_t round);

@@ -136,6 +136,6 @@ const char *hvd_net::got_direct_credit(NetPeer *peer, NetPlan *plan, const Frame
   --plan->waiting;
   peer->waiting.erase(waiting);
   peer->waiting_for.erase(found);
-  queue(peer->lanes[0].get(), std::move(out), hvd::Urgency::kFresh);
+  queue(peer->lanes[0].get(), std::move(out), hvd::Urgency::kForward);
   return nullptr;
 }

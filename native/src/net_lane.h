@@ -37,7 +37,7 @@ struct OutFrame {
   NetPlan *plan = nullptr;     // told when the frame is written, unless null
 };
 
-// Control frames overtake, then what rounds wait for that have begun, then what begins.
+// Control frames overtake, then small sums and what rounds wait for that have begun, then bulk that begins.
 enum class Urgency : uint8_t { kControl, kForward, kFresh };
 constexpr uint32_t kUrgencies = 3;
 

@@ -45,6 +45,7 @@ void hvd_net::run() {
     else
       sleep(now);
   }
+  step(now);  // commands that came just before, an abort above all
   say_goodbye();
 }
 

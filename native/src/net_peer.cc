@@ -44,7 +44,7 @@ void hvd_net::send_eager(NetPeer *peer, OutFrame out) {
   uint64_t cost = hvd::token_cost(out.frame);
   if (peer->waiting.empty() && peer->tokens >= cost) {
     peer->tokens -= cost;
-    return queue(peer->lanes[0].get(), std::move(out), Urgency::kFresh);
+    return queue(peer->lanes[0].get(), std::move(out), Urgency::kForward);
   }
   Frame want = out.frame;
   want.type = FrameType::kWant;
@@ -65,7 +65,7 @@ void hvd_net::send_waiting(NetPeer *peer) {
     peer->waiting_for.erase({first->second.frame.plan_id, first->second.frame.round});
     OutFrame out = std::move(first->second);
     peer->waiting.erase(first);
-    queue(peer->lanes[0].get(), std::move(out), Urgency::kFresh);
+    queue(peer->lanes[0].get(), std::move(out), Urgency::kForward);
   }
 }
 

@@ -100,6 +100,7 @@ void hvd_net::look_at_pull(NetPlan *plan) {
 bool hvd_net::publish(NetPlan *plan, uint64_t round, uint32_t member) {
   const hvd::PlanView &view = *plan->view;
   if (!hvd::is_below_limit(view, round) || plan->slot(round).round != round) return false;
+  if (hvd::is_closed(view, round)) return ++plan->published[member], true;  // given up here: nothing leaves
   NetRound *state = plan->find_round(round);
   if (!state->started && !hvd::take_net_hold(site(plan), round)) return false;
   state->started = true;

@@ -59,13 +59,20 @@ hvd_status hvd_net::erase_plan(uint64_t plan_id) {
 void hvd_net::look(NetPlan *plan) {
   if (dead_) return;
   if (plan->view->is_pull()) return look_at_pull(plan);
-  while (start_round(plan, plan->next_open)) {
+  while (start_round(plan, plan->next_open) || skip_closed(plan)) {
   }
   for (size_t i = plan->reducing.size(); i-- > 0;) {
     uint64_t round = plan->reducing[i];
     if (!look_at_chunks(plan, round, plan->current(round))) continue;
     plan->reducing.erase(plan->reducing.begin() + static_cast<std::ptrdiff_t>(i));
   }
+}
+
+// Members here have given this round up; those behind it may still open.
+bool hvd_net::skip_closed(NetPlan *plan) {
+  bool closed = hvd::is_closed(*plan->view, plan->next_open);
+  if (closed) ++plan->next_open;
+  return closed;
 }
 
 bool hvd_net::start_round(NetPlan *plan, uint64_t round) {

@@ -104,6 +104,11 @@ hvd_status status_of(const PlanView &plan, uint64_t round) {
   return static_cast<hvd_status>(-static_cast<int>(word & 0xff));
 }
 
+bool is_closed(const PlanView &plan, uint64_t round) {
+  uint64_t word = plan.entry(round).claim.load(kSeqCst);
+  return claim_round(word) == round && claim_closed(word);
+}
+
 bool close_unopened(const RoundSite &site, uint64_t round, uint32_t how) {
   std::atomic<uint64_t> &claim = site.plan.entry(round).claim;
   uint64_t word = claim.load(kSeqCst);
@@ -179,9 +184,7 @@ bool round_has_holder(const RoundSite &site, uint64_t round) {
 bool take_net_hold(const RoundSite &site, uint64_t round) {
   Entry &entry = site.plan.entry(round);
   entry.net_hold.store(round + 1, kSeqCst);
-  uint64_t word = entry.claim.load(kSeqCst);
-  bool closed = claim_round(word) == round && claim_closed(word);
-  if (!closed && site.board.state() != HVD_E_FAILED) return true;
+  if (!is_closed(site.plan, round) && site.board.state() != HVD_E_FAILED) return true;
   end_net_hold(site, round);
   return false;
 }

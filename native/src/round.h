@@ -54,6 +54,8 @@ Phase phase_of(const PlanView &plan, uint64_t round);
 // Status of a complete round.
 hvd_status status_of(const PlanView &plan, uint64_t round);
 
+// Withdrawn or cancelled.
+bool is_closed(const PlanView &plan, uint64_t round);
 // Closes a round that is not open, for good; false when it is open (or complete).
 bool close_unopened(const RoundSite &site, uint64_t round, uint32_t how);
 // Stops further claims in a round, open or not.  Chunks held now go on: see BoardView::has_holder.

@@ -8,7 +8,7 @@
 namespace {
 
 constexpr auto kSeqCst = std::memory_order_seq_cst;
-enum : uint32_t { kMembersMissing = 0, kBeingReduced = 1, kNotReadByAll = 2 };
+enum : uint32_t { kMembersMissing = 0, kBeingReduced = 1, kNotReadByAll = 2, kTravels = 3 };
 
 // The round that entry `index` is used for now; false when it is free or its round was closed.
 bool current_round(const hvd::PlanView &plan, uint32_t index, uint64_t *round, uint32_t *n_arrived) {
@@ -20,8 +20,16 @@ bool current_round(const hvd::PlanView &plan, uint32_t index, uint64_t *round, u
   return !hvd::all_read(plan, *round);
 }
 
-uint32_t describe(hvd::Phase phase, bool all_arrived) {
+// All that this host has to give to a round between hosts is reduced.
+bool is_ready_here(const hvd::PlanView &plan, uint64_t round) {
+  for (uint32_t c = 0; c < plan.n_claims; ++c)
+    if (plan.ready(round, c).load(kSeqCst) >> 8 != round + 1) return false;
+  return true;
+}
+
+uint32_t describe(const hvd::PlanView &plan, uint64_t round, hvd::Phase phase, bool all_arrived) {
   if (phase == hvd::Phase::kComplete) return kNotReadByAll;
+  if (phase == hvd::Phase::kOpen && plan.ends_in_net() && is_ready_here(plan, round)) return kTravels;
   return all_arrived ? kBeingReduced : kMembersMissing;
 }
 
@@ -34,7 +42,7 @@ void scan_plan(const hvd::PlanView &plan, uint64_t now, std::vector<hvd_round_in
     if (phase == hvd::Phase::kWithdrawn || phase == hvd::Phase::kCancelled) continue;
     uint64_t first = plan.entry(i).first_arrival_ns.load(std::memory_order_relaxed);
     found->push_back({plan.plan_id, plan.offset, round, now > first ? now - first : 0, plan.n_members, n_arrived,
-                      describe(phase, n_arrived == plan.n_members)});
+                      describe(plan, round, phase, n_arrived == plan.n_members)});
   }
 }
 

@@ -364,6 +364,40 @@ void test_broken_rank_fails_the_round_everywhere() {
   });
 }
 
+// An op that is given up before its round opened closes that round on its host; later rounds run.
+void test_cancelled_round_is_passed() {
+  Cluster cluster({1, 1});
+  PlanOf sum = cluster.add(HVD_COOPERATIVE, 400, 4), pull = cluster.add(HVD_PULL, 0, 4);
+  for (auto &host : cluster.hosts)
+    for (uint64_t offset : {sum.offsets[host->index], pull.offsets[host->index]})
+      CHECK_EQUAL(hvd_board_plan_limit(host->board, offset, 0), HVD_OK);
+  cluster.run([&](uint32_t, NetHost &host, hvd_engine *engine) {
+    auto data = ones(100);
+    hvd_op op = 0;
+    CHECK_EQUAL(hvd_op_reduce_bound(engine, sum.offsets[host.index], data.data(), data.data(), 400, 0, 0, &op), HVD_MARKED);
+    CHECK_EQUAL(hvd_op_fail(engine, op), HVD_OK);
+    CHECK_EQUAL(world::wait_for(engine, op), HVD_E_CANCELLED);
+  });
+  for (auto &host : cluster.hosts)
+    for (uint64_t offset : {sum.offsets[host->index], pull.offsets[host->index]}) {
+      auto plan = host->board->plan(offset);  // as if a member had arrived and given up
+      CHECK(hvd::close_unopened({host->board->view, *plan}, 0, hvd::kCancelled));
+      plan->arrivals[host->index == 0 || !plan->is_pull() ? 0 : 1].store(1);
+      CHECK_EQUAL(hvd_board_plan_limit(host->board, offset, hvd::kNoLimit), HVD_OK);
+    }
+  cluster.run([&](uint32_t, NetHost &host, hvd_engine *engine) {
+    auto data = ones(100);
+    uint64_t round = 0;
+    hvd_segment segment{data.data(), data.data(), 400};
+    hvd_op op = 0;
+    CHECK_EQUAL(hvd_op_reduce(engine, &segment, 1, 0, 0, &op), HVD_OK);
+    CHECK_EQUAL(hvd_op_bind(engine, op, sum.offsets[host.index], &round), HVD_OK);
+    CHECK_EQUAL(round, 1u);
+    CHECK_EQUAL(world::wait_for(engine, op), HVD_OK);
+    CHECK(data == ones(100, 2));
+  });
+}
+
 // All ranks of a host have joined: its agent learns that others have data, arrives with zeros, and the round ends.
 void test_joined_host() {
   for (uint64_t count : {0u, 1000u, 100000u}) {
@@ -622,6 +656,7 @@ int main() {
   RUN(test_closed_lets_rounds_finish);
   RUN(test_early_close);
   RUN(test_broken_rank_fails_the_round_everywhere);
+  RUN(test_cancelled_round_is_passed);
   RUN(test_joined_host);
   RUN(test_parked_frames);
   RUN(test_bad_frames);

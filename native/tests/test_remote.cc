@@ -64,6 +64,10 @@ void test_local_stage() {
   CHECK_EQUAL(hvd_op_wait(a, op_a, 20), HVD_PENDING);
   CHECK(is_signalled(host, offset));
   for (uint32_t c = 0; c < plan->n_chunks; ++c) CHECK_EQUAL(plan->ready(0, c).load(), 1u << 8);
+  hvd_round_info open[2];
+  uint32_t n_open = 0;
+  CHECK_EQUAL(hvd_board_scan(host.board, open, 2, &n_open), HVD_OK);
+  CHECK(n_open == 1 && open[0].phase == 3 && open[0].n_arrived == 2);
   CHECK_EQUAL(hvd::leader_of(*plan, 0), 0u);
   float *leader = host.data_of(*plan, 0, 0), *other = host.data_of(*plan, 0, 1);
   CHECK(leader[0] == 12.0f && leader[kCount - 1] == 12.0f && other[0] == 1.0f && other[kCount - 1] == 1.0f);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -67,3 +68,32 @@ def check_nothing_of_a_group_is_submitted_when_a_part_is_wrong() -> None:
     with pytest.raises(ValueError, match="booleans have no average"):
         hvd.grouped_allreduce(tensors, name="group")
     assert hvd.allreduce(X, name="group").tolist() == [1.0, 1.0]
+
+
+def check_what_cannot_be_pickled_is_told_to_all() -> None:
+    lock, last = threading.Lock(), hvd.size() - 1
+    for _ in range(2):
+        with pytest.raises(
+            ValueError, match=rf"'config.object' was not sent.* rank {last}: TypeError: .*lock"
+        ) as caught:
+            hvd.broadcast_object(lock if hvd.rank() == last else 3, last, name="config")
+        assert isinstance(caught.value.__cause__, TypeError) == (hvd.rank() == last)
+        assert hvd.broadcast_object(hvd.rank(), last, name="config") == last
+        with pytest.raises(ValueError, match=rf"'config.objects' was not sent.* rank {last}: TypeError: .*lock"):
+            hvd.allgather_object(lock if hvd.rank() == last else 3, name="config")
+        assert hvd.allgather_object(hvd.rank(), name="config") == list(range(hvd.size()))
+    with pytest.raises(ValueError, match=f"rank 0: .*; rank {last}: .*|rank 0: "):
+        hvd.allgather_object(lock)
+
+
+def check_what_cannot_be_unpickled_harms_nobody_else() -> None:
+    class Bad:
+        def __reduce__(self) -> tuple[object, ...]:
+            return (eval, ("1/0",))
+
+    if hvd.rank() == 0:
+        hvd.broadcast_object(Bad(), 0)
+    else:
+        with pytest.raises(ZeroDivisionError):
+            hvd.broadcast_object(None, 0)
+    assert hvd.broadcast_object(hvd.rank(), 0) == 0

@@ -10,6 +10,7 @@ from tests.agent.core.fakes import SUM, World, of, reports, ring, to_rank
 
 AGENTS = ("b", "a", "c", "a")
 LOST = v.Error(v.ErrorKind.LOST, "host c is lost")
+SHUT_DOWN = v.Error(v.ErrorKind.SHUT_DOWN, "rank 0 left")
 GATHER = v.Signature(v.Kind.ALLGATHER, "allgather.x", shapes=((-1, 3),))
 
 
@@ -46,6 +47,24 @@ def test_an_epoch_that_ends_before_the_plane_is_open_is_told_to_who_waits(world:
     assert to_rank(commands, v.Rejected) == {1: v.Rejected(LOST.text), 3: v.Rejected(LOST.text)}
     assert of(commands, ev.BoardClose) == [ev.BoardClose()]
     assert world.tell(ev.PlaneReady(1)) == []  # too late
+
+
+def test_ranks_get_in_although_others_were_in_and_have_left_already(world: World) -> None:
+    world.connects = False
+    world.begin()
+    assert world.order(v.EndEpoch(SHUT_DOWN)) == []
+    commands = world.tell(ev.PlaneReady(1))
+    assert list(to_rank(commands, v.Welcome)) == [1, 3]
+    assert to_rank(commands, v.EpochEnded)[1] == v.EpochEnded(1, SHUT_DOWN)
+    assert of(commands, ev.BoardFail) == [ev.BoardFail(True, SHUT_DOWN.text)]
+
+
+def test_others_that_left_before_they_could_be_reached_are_lost(world: World) -> None:
+    world.connects = False
+    world.begin()
+    world.order(v.EndEpoch(SHUT_DOWN))
+    assert reports(world.tell(ev.PlaneLost(1, 2, "connection refused")), v.PeerLost)
+    assert list(to_rank(world.order(v.EndEpoch(LOST)), v.Rejected)) == [1, 3]
 
 
 def test_a_rank_that_dies_before_the_plane_is_open_leaves_nobody_half_inside(world: World) -> None:
