@@ -165,6 +165,8 @@ class BoardRoom:
         block = room.blocks[command.plan]
         room.board.plan_limit(block.offset, command.limit)
         if not command.read:
+            if block.remote and room.plane is not None:
+                room.plane.plan_limit(command.plan, command.limit)
             return None
         counts = room.board.plan_arrivals(block.offset, len(block.members))
         local = room.board.local_size
