@@ -74,6 +74,10 @@ class TcpPlane:
         """False while a round of it is on its way."""
         return self._net.plan_remove(plan)
 
+    def plan_limit(self, plan: int, limit: int) -> None:
+        """Rounds from there on never finish: those that are open here are taken back, so that ranks can leave them."""
+        self._net.plan_limit(plan, limit)
+
     def abort(self, text: str) -> None:
         """Every peer is told, and no round goes on."""
         self._net.abort(text)

@@ -188,6 +188,18 @@ hvd_status hvd_net::plan_remove(uint64_t plan_id) {
   return status;
 }
 
+hvd_status hvd_net::plan_limit(uint64_t plan_id, uint64_t limit) {
+  {
+    std::lock_guard lock(mutex_);
+    if (added_.count(plan_id) == 0) return HVD_E_INVALID;
+  }
+  return ask([this, plan_id, limit] {
+    auto found = plans_.find(plan_id);
+    if (found != plans_.end() && !dead_) withdraw(found->second.get(), limit);
+    return HVD_OK;
+  });
+}
+
 hvd_status hvd_net::events(hvd_net_event *out, uint32_t capacity, uint32_t *n) {
   std::lock_guard lock(mutex_);
   *n = static_cast<uint32_t>(std::min<size_t>(capacity, events_.size()));
@@ -277,6 +289,11 @@ hvd_status hvd_net_plan_add(hvd_net *net, uint64_t offset, const uint32_t *ring_
 hvd_status hvd_net_plan_remove(hvd_net *net, uint64_t plan_id) {
   if (net == nullptr) return HVD_E_INVALID;
   return guarded([&] { return net->plan_remove(plan_id); });
+}
+
+hvd_status hvd_net_plan_limit(hvd_net *net, uint64_t plan_id, uint64_t limit) {
+  if (net == nullptr) return HVD_E_INVALID;
+  return guarded([&] { return net->plan_limit(plan_id, limit); });
 }
 
 hvd_status hvd_net_events(hvd_net *net, hvd_net_event *out, uint32_t capacity, uint32_t *n) {

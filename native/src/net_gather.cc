@@ -37,6 +37,7 @@ const char *hvd_net::got_meta(NetPeer *peer, NetPlan *plan, const Frame &frame) 
   arriving.block = static_cast<char *>(own_->alloc(arriving.meta_bytes + arriving.data_bytes));
   if (arriving.block == nullptr) arriving.flags = hvd::kNoMemory;
   give_back(peer, hvd::token_cost(frame));
+  if (closed_) doubt(plan, frame.round);
   if (arriving.to_come == 0) arrive_ready(plan, frame.index);
   return nullptr;
 }
