@@ -154,7 +154,8 @@ void test_many_rounds_and_memory() {
     cluster.run([&](uint32_t rank, NetHost &host, hvd_engine *engine) {
       constexpr uint32_t kRounds = 60;
       std::vector<hvd_op> ops;
-      for (uint32_t i = 0; i < kRounds; ++i) ops.push_back(publish(engine, plan.offsets[host.index], bytes_of(rank, 3000 + i, i), {i}));
+      for (uint32_t i = 0; i < kRounds; ++i)
+        ops.push_back(publish(engine, plan.offsets[host.index], bytes_of(rank, 3000 + i, i), {i}));
       for (uint32_t i = 0; i < kRounds; ++i) {
         CHECK_EQUAL(world::wait_for(engine, ops[i]), HVD_OK);
         for (uint32_t m = 0; m < 3; ++m) CHECK(copy_of(engine, ops[i], m, 0, 3000 + i) == bytes_of(m, 3000 + i, i));
