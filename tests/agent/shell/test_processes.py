@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import sys
@@ -11,6 +10,7 @@ from collections.abc import Sequence
 
 import psutil
 import pytest
+from horovod.agent import processes
 from horovod.agent.processes import Ending, RankProcess, StartSpec, WardenLines
 
 
@@ -95,10 +95,9 @@ def test_a_tree_is_ended_with_and_without_grace(kill: bool) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, 137), (signal.SIGABRT, 134)])
-def test_a_warden_that_is_killed_takes_its_rank_along(
-    number: int, code: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(logging.getLogger("horovod"), "propagate", True)
+def test_a_warden_that_is_killed_takes_its_rank_along(number: int, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(processes.log, "warning", lambda text, *values: told.append(text % values))
 
     async def run() -> Story:
         story = Story()
@@ -113,9 +112,7 @@ def test_a_warden_that_is_killed_takes_its_rank_along(
     before = set(os.listdir("/proc/self/fd"))
     story = asyncio.run(run())
     assert story.endings == [Ending(code, number)]
-    assert caplog.messages == [
-        f"hvd-warden of process {story.pids[0]} was killed by signal {number}, and its rank with it."
-    ]
+    assert told == [f"hvd-warden of process {story.pids[0]} was killed by signal {number}, and its rank with it."]
     assert not _runs(story.pids[0])
     assert set(os.listdir("/proc/self/fd")) <= before
 
