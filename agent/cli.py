@@ -144,7 +144,10 @@ def _label(text: str) -> tuple[str, str]:
 
 
 async def _serve(options: DaemonOptions, metrics_port: int) -> int:
-    daemon = Daemon(options)
+    try:
+        daemon = Daemon(options)
+    except (OSError, ValueError) as error:  # a port that is taken, an interface that is missing
+        raise SecurityProblem(str(error)) from error
     metrics = await _serve_metrics(daemon, options, metrics_port) if metrics_port >= 0 else None
     for number in (signal.SIGINT, signal.SIGTERM):
         reason = f"it was stopped by {number.name}"

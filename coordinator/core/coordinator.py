@@ -255,7 +255,7 @@ class Coordinator:
             # Its shutdown came first; its exit, which explains the others', is on the way.
             job.stop_at = job.stop_at or now + self.config.culprit_exit_s
         else:
-            self._stop(out, job, failure.text)
+            self._stop(out, job, (job.blamed or failure).text)
 
     def _stop(self, out: Outbox, job: Job, reason: str) -> None:
         if job.stopping:

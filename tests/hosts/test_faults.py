@@ -142,19 +142,25 @@ def test_bytes_that_come_one_by_one_are_the_same_bytes(network: Callable[[int], 
 
 
 def data_port(agent: Process) -> tuple[str, int]:
-    """Where an agent listens."""
-    lines = Path(f"/proc/{agent.pid}/net/tcp").read_text().splitlines()[1:]
-    inodes = {os.readlink(link) for link in _links(agent)}
-    for line in lines:
-        fields = line.split()
-        if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
-            host, _, port = fields[1].partition(":")
-            return socket.inet_ntoa(bytes.fromhex(host)[::-1]), int(port, 16)
+    """Where an agent listens; of an address of IPv6, the port alone."""
+    found = _descriptors(agent)
+    for name in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{agent.pid}/net/{name}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in found:
+                host, _, port = fields[1].partition(":")
+                return "" if name == "tcp6" else socket.inet_ntoa(bytes.fromhex(host)[::-1]), int(port, 16)
     raise AssertionError("it does not listen")
 
 
-def _links(agent: Process) -> list[str]:
-    return [str(link) for link in Path(f"/proc/{agent.pid}/fd").iterdir() if link.is_symlink()]
+def _descriptors(process: Process) -> list[str]:
+    found = []
+    for link in Path(f"/proc/{process.pid}/fd").iterdir():
+        try:
+            found.append(os.readlink(link))
+        except FileNotFoundError:  # closed meanwhile
+            continue
+    return found
 
 
 def resident_kib(agent: Process) -> int:
@@ -211,7 +217,7 @@ def limit_descriptors(process: Process, count: int) -> None:
 
 def holdings(process: Process) -> tuple[int, int]:
     """Descriptors and threads."""
-    return len(_links(process)), len(list(Path(f"/proc/{process.pid}/task").iterdir()))
+    return len(_descriptors(process)), len(list(Path(f"/proc/{process.pid}/task").iterdir()))
 
 
 def run_jobs(site: Site, count: int) -> None:
