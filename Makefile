@@ -5,7 +5,7 @@ PYTHON ?= python3
 TORCH_VERSION ?= 2.13.0
 export PYTHON TORCH_VERSION
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lint type test native bench proto verify up down clean
+.PHONY: help setup demo lint type test native bench proto docs verify up down clean
 
 help:          ## list the verbs
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+): .*## /\1\t/' | expand -t 12
@@ -35,6 +35,9 @@ bench:         ## measure against torch Gloo and Open MPI
 
 proto:         ## generate the message modules from proto/*.proto
 	scripts/proto
+
+docs:          ## write docs/metrics.md from the tables in the code
+	scripts/metrics-doc
 
 verify:        ## everything that is checked before a change is taken
 	.ci/run

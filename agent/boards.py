@@ -6,6 +6,7 @@ may end while others still reduce what it left.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -13,8 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from horovod import native
+from horovod.agent.board_view import BoardView, Books
 from horovod.agent.connections import close_all
 from horovod.agent.core import events as ev
+from horovod.agent.core.tally import Tally
 from horovod.agent.cores import available_cores
 from horovod.agent.helpers import Helpers, helper_count
 from horovod.agent.members import Member, process_state
@@ -50,6 +53,7 @@ class _Room:
     members: list[Member]
     arenas: list[int]
     helpers: Helpers
+    books: Books
     arena: native.Arena | None = None  # for what comes from other hosts
     plane: TcpPlane | None = None
     blocks: dict[int, _Block] = field(default_factory=dict)
@@ -82,8 +86,10 @@ class _BellThread:
 class BoardRoom:
     """The board, if there is one.  ``ring`` is called from a thread."""
 
-    def __init__(self, ring: Callable[[], None], helpers_setting: str = "") -> None:
+    def __init__(self, ring: Callable[[], None], helpers_setting: str = "", tally: Tally | None = None) -> None:
         self._ring, self._helpers_setting = ring, helpers_setting
+        self._tally = tally or Tally()
+        self.view = BoardView()
         self._room: _Room | None = None
 
     @property
@@ -111,20 +117,24 @@ class BoardRoom:
                 arena.close()
             raise
         helpers = Helpers(board, arenas, helper_count(count, self._helpers_setting))
-        self._room = _Room(board, list(members), arenas, helpers, arena)
+        self._room = _Room(board, list(members), arenas, helpers, Books(self._tally), arena)
+        self.view.show(board, arenas, self._room.books)
 
     def connect(self, make: Callable[[native.Board, Sequence[int], native.Arena], TcpPlane]) -> None:
         """The other hosts are reached from now on through the plane that ``make`` gives."""
         room = self._require()
         if room.arena is None:
             raise NoBoard("the board is for this host alone")
-        room.plane = make(room.board, room.arenas, room.arena)
+        room.plane = self.view.plane = make(room.board, room.arenas, room.arena)
 
     def close(self) -> None:
         """Unmaps the board and lets the arenas go."""
         room, self._room = self._room, None
         if room is None:
             return
+        with contextlib.suppress(native.NativeError):  # of a damaged board
+            self._count_all(room)
+        self.view.hide()
         if room.bell is not None:
             room.bell.stop()
         room.helpers.stop()
@@ -157,6 +167,7 @@ class BoardRoom:
             room.plane.plan_add(offset, command.remote)
         none_yet = (0,) * len(command.members)
         room.blocks[command.plan] = _Block(offset, command.members, none_yet, command.remote is not None)
+        room.books.opened(command)
         return ev.PlanPlaced(command.plan, offset)
 
     def plan_limit(self, command: ev.PlanLimit) -> ev.Arrivals | None:
@@ -164,6 +175,7 @@ class BoardRoom:
         room = self._require()
         block = room.blocks[command.plan]
         room.board.plan_limit(block.offset, command.limit)
+        room.books.limited(command.plan, command.limit)
         if not command.read:
             if block.remote and room.plane is not None:
                 room.plane.plan_limit(command.plan, command.limit)
@@ -177,13 +189,14 @@ class BoardRoom:
         """Frees a block if nobody refers to it."""
         room = self._require()
         block = room.blocks[command.plan]
+        room.books.arrived(command.plan, room.board.plan_arrivals(block.offset, len(block.members)))
         if block.remote and room.plane is not None:
             if not room.plane.plan_remove(command.plan):
                 return ev.PlanRemoved(command.plan, False)
             block.remote = False
         done = room.board.plan_remove(block.offset)
         if done:
-            del room.blocks[command.plan]
+            del room.blocks[command.plan], room.books.accounts[command.plan]
         return ev.PlanRemoved(command.plan, done)
 
     # ---- the epoch
@@ -259,6 +272,7 @@ class BoardRoom:
 
     def _seen_rank(self, room: _Room, index: int) -> ev.SeenRank:
         info = room.board.rank_info(index)
+        room.books.submitted(index, info.submits)
         blocked_s = max(0.0, (time.monotonic_ns() - info.blocked_ns) / 1e9) if info.blocked else 0.0
         state = process_state(room.members[index].pid)
         return ev.SeenRank(index, info.submits, info.blocked, info.blocked_tag, blocked_s, state)
@@ -274,5 +288,14 @@ class BoardRoom:
             arrivals = room.board.plan_arrivals(block.offset, len(block.members))
             if arrivals != block.arrivals:
                 block.arrivals = arrivals
+                room.books.arrived(plan, arrivals)
                 used.append(plan)
         return used
+
+    def _count_all(self, room: _Room) -> None:
+        """What nobody has looked at since it happened."""
+        for plan, block in room.blocks.items():
+            room.books.arrived(plan, room.board.plan_arrivals(block.offset, len(block.members)))
+        for index in range(len(room.members)):
+            room.books.submitted(index, room.board.rank_info(index).submits)
+        self.view.net()

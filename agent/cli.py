@@ -1,6 +1,6 @@
 """``hvd-agent``: reads arguments and environment, serves this host until a signal.
 
-Exit codes: 0 after SIGTERM or SIGINT, 1 after an error of its own, 2 for a call that can't work or that the coordinator refuses.
+Exit codes: 0 after SIGTERM, SIGINT or SIGHUP, 1 after an error of its own, 2 for a call that can't work or that is refused.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import argparse
 import asyncio
 import logging
 import os
-import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 import horovod
 from horovod.agent.cores import available_cores
 from horovod.agent.daemon import Daemon, DaemonOptions, PlaneSettings
+from horovod.agent.helpers import helpers_problem
 from horovod.agent.planes.tcp import TcpOptions
 from horovod.proto.security import (
     Address,
@@ -28,11 +28,12 @@ from horovod.proto.security import (
     load_token,
     parse_address,
 )
+from horovod.proto.signals import heard_in_loop
 
 if TYPE_CHECKING:
-    from horovod.proto.scrape import MetricsServer
+    from horovod.observe.http import HttpServer
 
-__all__ = ["build_parser", "main", "run_commandline"]
+__all__ = ["build_parser", "run_commandline"]
 
 log = logging.getLogger("horovod.agent")
 
@@ -61,7 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="P",
         type=int,
         default=-1,
-        help="serve /metrics there: on 127.0.0.1, with a token on all",
+        help="serve metrics, health and state there: on 127.0.0.1, with a token on all",
     )
     add(
         "--allow-uid",
@@ -98,6 +99,8 @@ def _options(arguments: argparse.Namespace) -> DaemonOptions:
     coordinator = parse_address(arguments.coordinator, "--coordinator")
     is_loopback(coordinator.host)  # a name that nobody knows is told now
     files = TlsFiles(arguments.tls_cert, arguments.tls_key, arguments.tls_ca)
+    if problem := helpers_problem(os.environ.get("HVD_HELPERS", "")):
+        raise SecurityProblem(problem)
     if arguments.slots < 0:
         raise SecurityProblem(f"--slots {arguments.slots} must be at least 1")
     host = socket.gethostname()
@@ -148,26 +151,30 @@ async def _serve(options: DaemonOptions, metrics_port: int) -> int:
         daemon = Daemon(options)
     except (OSError, ValueError) as error:  # a port that is taken, an interface that is missing
         raise SecurityProblem(str(error)) from error
-    metrics = await _serve_metrics(daemon, options, metrics_port) if metrics_port >= 0 else None
-    for number in (signal.SIGINT, signal.SIGTERM):
-        reason = f"it was stopped by {number.name}"
-        asyncio.get_running_loop().add_signal_handler(number, daemon.stop, reason)
-    code = await daemon.run()
-    if metrics is not None:
-        await metrics.close()
+    http = await _serve_http(daemon, metrics_port) if metrics_port >= 0 else None
+    with heard_in_loop(asyncio.get_running_loop(), lambda number: daemon.stop(f"it was stopped by {number.name}")):
+        code = await daemon.run()
+    if http is not None:
+        await http.close()
     if daemon.problem:
         print(f"hvd-agent: error: {daemon.problem}", file=sys.stderr)
     return code
 
 
-async def _serve_metrics(daemon: Daemon, options: DaemonOptions, port: int) -> MetricsServer:
-    from horovod.agent.metrics import AgentMetrics  # loads what is not needed otherwise
-    from horovod.proto.scrape import MetricsServer
+async def _serve_http(daemon: Daemon, port: int) -> HttpServer:
+    from horovod.agent.http import agent_server  # loads what is not needed otherwise
 
-    metrics = MetricsServer(AgentMetrics(daemon))
-    await metrics.start(Address("0.0.0.0" if options.security.secret else "127.0.0.1", port), "--metrics-port")
-    print(f"hvd-agent: metrics on {metrics.address}", flush=True)
-    return metrics
+    where = Address("0.0.0.0" if daemon.options.security.secret else "127.0.0.1", port)
+    try:
+        http = agent_server(daemon, where.host, where.port)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise SecurityProblem(
+            f"can't serve metrics on {where}: {reason}; choose another port with --metrics-port"
+        ) from error
+    await http.start()
+    print(f"hvd-agent: metrics on {Address(where.host, http.port)}", flush=True)
+    return http
 
 
 def _start_logging(level: str) -> None:
@@ -180,8 +187,3 @@ def _start_logging(level: str) -> None:
     root.handlers = [handler]
     root.setLevel(numeric)
     root.propagate = False
-
-
-def main() -> None:
-    """Entry point of ``python -m horovod.agent``."""
-    sys.exit(run_commandline())

@@ -11,6 +11,8 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from horovod.agent.core.tally import Tally
+from horovod.agent.limits import shortage
 from horovod.agent.planes import sockets
 from horovod.agent.planes.links import Links
 from horovod.agent.planes.tcp import TcpOptions
@@ -21,7 +23,7 @@ from horovod.agent.uplink import Uplink, UplinkOptions
 from horovod.proto import control_pb2
 from horovod.proto.security import Address, Security
 
-__all__ = ["Daemon", "DaemonOptions", "DaemonState"]
+__all__ = ["Daemon", "DaemonOptions", "PlaneSettings"]
 
 log = logging.getLogger("horovod.agent")
 
@@ -58,19 +60,6 @@ class PlaneSettings:
     open_s: float = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonState:
-    """A moment of a daemon, for metrics."""
-
-    slots: int
-    ranks: int
-    connected: bool
-    sessions: int
-    jobs: int
-    unconfirmed_report_bytes: int
-    unconfirmed_output_bytes: int
-
-
 class _JobRun:
     """A job's part on this host, from StartRanks to the last byte of output."""
 
@@ -81,6 +70,7 @@ class _JobRun:
         start: control_pb2.Order,
         outputs: AgentOutputs,
         links: Links,
+        tally: Tally,
     ) -> None:
         self.number = start.start_ranks.job
         self.relay = Relay(RelayOptions(options.coordinator, options.security, options.name, instance, self.number))
@@ -89,6 +79,7 @@ class _JobRun:
             AgentOptions(options.name, options.host, options.slots, ranks, options.helpers, options.allowed_uids),
             outputs,
             PlaneOptions(links, options.plane.tcp),
+            tally,
         )
         self.shell.start(registered=True)
         self.shell.order(start)
@@ -108,7 +99,7 @@ class Daemon:
         self._job: _JobRun | None = None
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._stopping = False
-        self._jobs = 0
+        self.tally = Tally()
         self.problem = ""
         plane = options.plane
         self._links = Links(sockets.listen(plane.listen, plane.ports), plane.tcp.lanes, plane.open_s)
@@ -121,18 +112,25 @@ class Daemon:
         )
         self._uplink = Uplink(UplinkOptions(options.coordinator, options.security, register), self)
 
-    def state(self) -> DaemonState:
-        """As it is now."""
-        job, uplink = self._job, self._uplink
-        return DaemonState(
-            slots=self._options.slots,
-            ranks=sum(slot.running for slot in job.shell.core.slots.values()) if job is not None else 0,
-            connected=uplink.is_up,
-            sessions=uplink.sessions,
-            jobs=self._jobs,
-            unconfirmed_report_bytes=uplink.unconfirmed_bytes,
-            unconfirmed_output_bytes=job.relay.unconfirmed_bytes if job is not None else 0,
-        )
+    @property
+    def options(self) -> DaemonOptions:
+        """What it was told when it started."""
+        return self._options
+
+    @property
+    def uplink(self) -> Uplink:
+        """The session with the coordinator."""
+        return self._uplink
+
+    @property
+    def shell(self) -> AgentShell | None:
+        """Of the job that has ranks here."""
+        return self._job.shell if self._job is not None else None
+
+    def unconfirmed_bytes(self) -> dict[str, int]:
+        """What was sent and not confirmed yet."""
+        output = self._job.relay.unconfirmed_bytes if self._job is not None else 0
+        return {"reports": self._uplink.unconfirmed_bytes, "output": output}
 
     async def run(self) -> int:
         """Serves until ``stop``; the exit code, with ``problem`` when it is not 0."""
@@ -143,6 +141,8 @@ class Daemon:
         finally:
             server.cancel()
             await asyncio.gather(server, return_exceptions=True)
+            if self.problem:
+                await self._uplink.leave("it has met an error of its own", _GOODBYE_S)
             await self._end_job(_DRAIN_S)
             await self._uplink.close()
             await self._links.close()
@@ -186,7 +186,7 @@ class Daemon:
 
     def broken(self, error: BaseException) -> None:
         """An error of our own: nothing here can be relied on any more."""
-        self._end(1, f"The agent has met an error of its own: {error!r}. Please report this.")
+        self._end(1, shortage(error) or f"The agent has met an error of its own: {error!r}. Please report this.")
 
     # ---- jobs
 
@@ -204,16 +204,19 @@ class Daemon:
             await self._end_job(_DRAIN_S)
             return
         body = order.WhichOneof("body")
-        if body == "start_ranks" and not self._stopping:
-            await self._end_job(0.0)
-            log.info("Job %d starts with %d ranks here.", order.start_ranks.job, len(order.start_ranks.places))
-            outputs = AgentOutputs(self._reporter(self._uplink.report), self.broken)
-            self._jobs += 1
-            self._job = _JobRun(self._options, self._uplink.instance, order, outputs, self._links)
+        if body == "start_ranks":
+            await self._start_job(order)
         elif self._job is not None:
             self._job.shell.order(order)
             if body == "job_finished":
                 await self._end_job(None)
+
+    async def _start_job(self, order: control_pb2.Order) -> None:
+        await self._end_job(0.0)
+        if not self._stopping:
+            log.info("Job %d starts with %d ranks here.", order.start_ranks.job, len(order.start_ranks.places))
+            outputs = AgentOutputs(self._reporter(self._uplink.report), self.broken)
+            self._job = _JobRun(self._options, self._uplink.instance, order, outputs, self._links, self.tally)
 
     def _reporter(self, report: Callable[[control_pb2.AgentReport], None]) -> Callable[[control_pb2.AgentReport], None]:
         """Reports of one job: what it still says when its session is over is for nobody."""
@@ -226,10 +229,11 @@ class Daemon:
         return tell
 
     async def _end_job(self, drain_s: float | None) -> None:
-        job, self._job = self._job, None
+        job = self._job
         if job is not None:
             job.shell.end_ranks()
             await job.shell.close(drain_s)
+            self._job = None  # not before: its output may have to be abandoned while it is awaited
             log.info("Job %d is over here.", job.number)
 
 

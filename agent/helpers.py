@@ -6,7 +6,6 @@ it use cores that no rank needs: they look often while the ranks submit, and rar
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
@@ -15,21 +14,27 @@ from collections.abc import Sequence
 from horovod import native
 from horovod.agent.cores import available_cores
 
-__all__ = ["Helpers", "helper_count"]
+__all__ = ["Helpers", "helper_count", "helpers_problem"]
 
 log = logging.getLogger("horovod.agent")
 
 _GUARD_PAUSE_S = 0.05
 _BUSY_MS = 1
 _IDLE_PAUSE_S = 0.02
+_MOST_HELPERS = 64
+
+
+def helpers_problem(setting: str) -> str:
+    """What is wrong with this value of HVD_HELPERS; "" for a number, and for none."""
+    if not setting.strip() or (setting.strip().isdecimal() and int(setting) <= _MOST_HELPERS):
+        return ""
+    return f"the environment variable HVD_HELPERS is {setting!r}, but it must be a number from 0 to {_MOST_HELPERS}"
 
 
 def helper_count(local_size: int, setting: str = "", cores: float | None = None) -> int:
     """Threads beyond the guard: HVD_HELPERS, else one for each whole core that no rank needs, at most one per rank."""
-    if setting:
-        with contextlib.suppress(ValueError):
-            return max(0, min(int(setting), 64))
-        log.warning("HVD_HELPERS=%s is no number: it is ignored.", setting)
+    if setting.strip() and not helpers_problem(setting):
+        return min(int(setting), _MOST_HELPERS)
     spare = int((available_cores() if cores is None else cores) - local_size)
     return max(0, min(spare, local_size))
 

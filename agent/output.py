@@ -185,12 +185,14 @@ class RankStream:
         writer: Writer,
         console: Target,
         prefixer: Dresser,
-        copy: FileTarget | None,
+        copy: Target | None,
         on_closed: Callable[[], None],
+        on_read: Callable[[int], None] = lambda count: None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._descriptor, self._writer, self._console = descriptor, writer, console
         self._prefixer, self._copy, self._on_closed = prefixer, copy, on_closed
+        self._on_read = on_read
         self._backlog, self._reading = 0, False
         self.tail = Tail()
         os.set_blocking(descriptor, False)
@@ -205,6 +207,11 @@ class RankStream:
     def idle(self) -> bool:
         """Whether all that was read is written."""
         return self._backlog == 0
+
+    @property
+    def backlog_bytes(self) -> int:
+        """What was read and is not written yet."""
+        return self._backlog
 
     def _resume(self) -> None:
         if not self._reading and not self.closed:
@@ -226,9 +233,10 @@ class RankStream:
         if not data:
             self.close()
             return
+        self._on_read(len(data))
         self.tail.feed(data)
         if self._copy is not None:
-            self._put(self._copy, data, self._copied)
+            self._put(self._copy, data, self._kept)
         self._put(self._console, self._prefixer.feed(data), self._echoed)
         if self._backlog > _BACKLOG_BYTES:
             self._pause()
@@ -238,13 +246,19 @@ class RankStream:
             self._backlog += len(data)
             self._writer.put(target, data, written)
 
-    def _copied(self, count: int, _taken: bool) -> None:
+    def _kept(self, count: int, taken: bool) -> None:
+        """A copy that is broken gets no more; the console is all that is left."""
+        self._counted(count)
+        if not taken:
+            self._copy = None
+
+    def _counted(self, count: int) -> None:
         self._backlog -= count
         if self._backlog <= _BACKLOG_BYTES // 2:
             self._resume()
 
     def _echoed(self, count: int, taken: bool) -> None:
-        self._copied(count, taken)
+        self._counted(count)
         if not taken and self._copy is None:
             self.close()
 

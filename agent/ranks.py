@@ -8,11 +8,12 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from horovod.agent.core import events as ev
 from horovod.agent.core.environment import on_host
-from horovod.agent.output import FileTarget, Output, OutputOptions, RankStream
+from horovod.agent.core.tally import Tally
+from horovod.agent.files import RankFile, open_rank_files
+from horovod.agent.output import Output, OutputOptions, RankStream
 from horovod.agent.processes import Ending, RankProcess, StartSpec
 
 __all__ = ["RankOptions", "RankTable"]
@@ -43,7 +44,7 @@ class _Rank:
     process: RankProcess
     stdout: RankStream
     stderr: RankStream
-    files: list[int]
+    files: dict[str, RankFile]
     ending: Ending | None = None
     told: bool = False
 
@@ -51,8 +52,9 @@ class _Rank:
 class RankTable:
     """Starts and ends ranks; ``post`` takes ProcessStarted and ProcessEnded events."""
 
-    def __init__(self, options: RankOptions, post: Callable[[ev.Event], None]) -> None:
+    def __init__(self, options: RankOptions, post: Callable[[ev.Event], None], tally: Tally | None = None) -> None:
         self._options, self._post = options, post
+        self._tally = tally or Tally()
         self._loop = asyncio.get_running_loop()
         self._writer = options.output.writer(self._loop)
         self._ranks: dict[int, _Rank] = {}
@@ -68,7 +70,8 @@ class RankTable:
         )
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
-        files = self._open_files(rank)
+        output = self._options.output
+        files = open_rank_files(output.directory, rank, self._options.width, output.words)
         self._ranks[rank] = _Rank(
             process,
             self._stream(rank, "stdout", out_read, files),
@@ -92,25 +95,16 @@ class RankTable:
         os.close(out_write)
         os.close(err_write)
 
-    def _open_files(self, rank: int) -> list[int]:
-        """Files for stdout and stderr, or none."""
-        if not self._options.output.directory:
-            return []
-        folder = Path(self._options.output.directory) / f"rank.{rank:0{self._options.width}d}"
-        folder.mkdir(parents=True, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        return [os.open(folder / name, flags, 0o666) for name in ("stdout", "stderr")]
-
-    def _stream(self, rank: int, name: str, descriptor: int, files: list[int]) -> RankStream:
+    def _stream(self, rank: int, name: str, descriptor: int, files: Mapping[str, RankFile]) -> RankStream:
         output = self._options.output
-        index = 0 if name == "stdout" else 1
         return RankStream(
             descriptor,
             self._writer,
             output.target(rank, name),
             output.dresser(rank, name),
-            FileTarget(files[index]) if files else None,
+            files.get(name),
             lambda: self._stream_closed(rank, name),
+            lambda count: self._tally.output_bytes.update({name: count}),
         )
 
     def _started(self, rank: int, pid: int) -> None:
@@ -155,6 +149,11 @@ class RankTable:
         for rank in self._ranks:
             self.end(rank, kill)
 
+    @property
+    def backlog_bytes(self) -> int:
+        """Output that was read and is not written yet; ranks wait when there is much of it."""
+        return sum(stream.backlog_bytes for stream in self._streams())
+
     def say(self, text: str) -> None:
         """A line of the agent itself, between the lines of ranks."""
         target, data = self._options.output.words(text)
@@ -171,8 +170,8 @@ class RankTable:
             entry.stderr.close()
         if await self._writer.close(drain_s):
             for entry in self._ranks.values():
-                for descriptor in entry.files:
-                    os.close(descriptor)
+                for file in entry.files.values():
+                    file.close()
         self._ranks.clear()
 
     def _processes_gone(self) -> bool:

@@ -29,6 +29,7 @@ log = logging.getLogger("horovod.agent")
 _PROTOCOL = 1
 _PAUSES_S = (0.1, 0.2, 0.5, 1.0)
 _IDLE_S = 3600.0
+_HANG_UP_S = 1.0
 _STREAMS = {"stdout": 1, "stderr": 2}
 _Written = Callable[[int, bool], None]
 
@@ -79,7 +80,7 @@ class Relay:
         self._closed: frozenset[int] = frozenset()
         self._closing = False
         self._over = asyncio.Event()
-        self._task = self._loop.create_task(self._run())
+        self._task: asyncio.Task[None] | None = self._loop.create_task(self._run())
 
     @property
     def unconfirmed_bytes(self) -> int:
@@ -133,8 +134,12 @@ class Relay:
             log.warning("The last output of job %d was not taken in time.", self._options.job)
         whole = self._over.is_set()
         self.abandon()
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        task, self._task = self._task, None
+        if task is not None:
+            # A task that is cancelled keeps its frames, and these the connection, until somebody collects garbage.
+            await asyncio.wait({task}, timeout=_HANG_UP_S if whole else 0.0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
         return whole
 
     def abandon(self) -> None:

@@ -16,11 +16,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from horovod import native
+from horovod.agent.board_view import BoardView
 from horovod.agent.boards import BoardRoom, NoBoard
 from horovod.agent.connections import Connection, WorkerServer
 from horovod.agent.core import AgentCore, AgentInfo
 from horovod.agent.core import events as ev
 from horovod.agent.core import values as v
+from horovod.agent.core.tally import Tally
+from horovod.agent.limits import shortage
 from horovod.agent.members import Members
 from horovod.agent.planes.links import LinkFailed, Links
 from horovod.agent.planes.tcp import TcpOptions, TcpPlane
@@ -67,17 +70,24 @@ class AgentOutputs:
 
 
 class AgentShell:
-    """Not thread-safe: it belongs to the running loop."""
+    """Not thread-safe: it belongs to the running loop.  ``tally`` may be that of an earlier shell: its numbers go on."""
 
-    def __init__(self, options: AgentOptions, outputs: AgentOutputs, plane: PlaneOptions | None = None) -> None:
+    def __init__(
+        self,
+        options: AgentOptions,
+        outputs: AgentOutputs,
+        plane: PlaneOptions | None = None,
+        tally: Tally | None = None,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._outputs = outputs
         self._events: deque[ev.Event] = deque()
         self._busy = False
         self._server = WorkerServer(self, allowed_uids=options.allowed_uids)
         self._members = Members(self._process_died)
-        self._boards = BoardRoom(lambda: self._call_in_loop(ev.Bell()), options.helpers)
-        self._ranks = RankTable(options.ranks, self._post)
+        self.tally = tally or Tally()
+        self._boards = BoardRoom(lambda: self._call_in_loop(ev.Bell()), options.helpers, self.tally)
+        self._ranks = RankTable(options.ranks, self._post, self.tally)
         self._plane = plane
         self._opening: asyncio.Task[None] | None = None
         info = AgentInfo(
@@ -87,13 +97,23 @@ class AgentShell:
             self._server.address,
             secrets.token_hex(16),
         )
-        self.core = AgentCore(info)
+        self.core = AgentCore(info, tally=self.tally)
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def address(self) -> str:
         """Where ranks find this agent."""
         return self._server.address
+
+    @property
+    def board(self) -> BoardView:
+        """The board, for who only looks."""
+        return self._boards.view
+
+    @property
+    def output_backlog_bytes(self) -> int:
+        """Output of ranks that was read and is not written yet."""
+        return self._ranks.backlog_bytes
 
     def start(self, registered: bool = False) -> None:
         """First words to the coordinator, unless it knows this agent already; time begins."""
@@ -145,7 +165,11 @@ class AgentShell:
             while self._events:
                 self._carry_out(self.core.handle(self._events.popleft(), time.monotonic()))
         except Exception as error:
-            log.exception("The agent has met an error of its own.")
+            log.log(
+                logging.DEBUG if shortage(error) else logging.ERROR,
+                "The agent has met an error of its own.",
+                exc_info=error,
+            )
             self._outputs.broken(error)
         finally:
             self._busy = False
@@ -165,7 +189,7 @@ class AgentShell:
                 connection.id, connection.take_descriptors(_HELLO_DESCRIPTORS), body.arena_bytes
             )
             if reason:
-                log.warning("The Hello of process %d can't be used: %s.", connection.pid, reason)
+                self._server.seldom.warning("The Hello of process %d can't be used: %s.", connection.pid, reason)
                 body = dataclasses.replace(body, descriptors=False)
         self._post(ev.FromRank(connection.id, body))
 
@@ -223,7 +247,7 @@ class AgentShell:
     def _close_connection(self, command: ev.CloseConnection) -> None:
         connection = self._server.connections.get(command.connection)
         if connection is not None:
-            log.warning("Ended the connection of process %d: %s.", connection.pid, command.reason)
+            self._server.seldom.warning("Ended the connection of process %d: %s.", connection.pid, command.reason)
             connection.close(command.reason)
 
     def _on_board(self, command: ev.Command) -> ev.Event | None:

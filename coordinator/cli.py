@@ -1,6 +1,6 @@
 """``hvd-coordinator``: reads arguments and environment, serves until a signal.
 
-Exit codes: 0 after SIGTERM or SIGINT, 1 after an error of its own, 2 for a call that can't work.
+Exit codes: 0 after SIGTERM, SIGINT or SIGHUP, 1 after an error of its own, 2 for a call that can't work.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ import argparse
 import asyncio
 import logging
 import os
-import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import horovod
 from horovod.coordinator.server import Server
 from horovod.coordinator.service import Service, ServiceOptions
 from horovod.proto.security import Address, SecurityProblem, TlsFiles, load_security, load_token, parse_address
+from horovod.proto.signals import heard_in_loop
 
 if TYPE_CHECKING:
-    from horovod.proto.scrape import MetricsServer
+    from horovod.observe.http import HttpServer
 
-__all__ = ["build_parser", "main", "run_commandline"]
+__all__ = ["build_parser", "run_commandline"]
 
 log = logging.getLogger("horovod.coordinator")
 
@@ -50,8 +50,8 @@ def build_parser() -> argparse.ArgumentParser:
         default=10.0,
         help="an agent that is silent for so long is lost (10)",
     )
-    add("--http-listen", metavar="HOST:PORT", default="", help="serve /metrics there")
-    add("--metrics-port", metavar="P", type=int, default=-1, help="serve /metrics on this port of --listen's host")
+    add("--http-listen", metavar="HOST:PORT", default="", help="serve metrics, health and state there")
+    add("--metrics-port", metavar="P", type=int, default=-1, help="the same on this port of --listen's host")
     add("--log-level", metavar="LEVEL", default="INFO", help="DEBUG, INFO, WARNING or ERROR")
     return parser
 
@@ -73,7 +73,7 @@ def run_commandline(argv: Sequence[str] | None = None) -> int:
 async def _serve(arguments: argparse.Namespace) -> int:
     if arguments.peer_timeout < 1:
         raise SecurityProblem(
-            f"--peer-timeout {arguments.peer_timeout:g} must be at least 1 second: heartbeats come every second"
+            f"--peer-timeout {arguments.peer_timeout:g} must be at least 1: a loaded host may be silent for so long"
         )
     files = TlsFiles(arguments.tls_cert, arguments.tls_key, arguments.tls_ca)
     security = load_security(load_token(arguments.token_file, os.environ), files)
@@ -83,35 +83,43 @@ async def _serve(arguments: argparse.Namespace) -> int:
     try:
         listen = parse_address(arguments.listen, "--listen")
         server = Server(service, listen, security)
-        metrics = await _serve_metrics(service, arguments, listen)
+        started = asyncio.Event()
+        http = await _serve_http(service, started.is_set, arguments, listen)
         await server.start()
+        started.set()
         print(f"hvd-coordinator: listening on {server.address}", flush=True)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-        await _first_of(stopping, broken)
-        if not broken.is_set():
-            await _end_jobs(service)
-        await server.stop(_LAST_WORDS_S)
-        if metrics is not None:
-            await metrics.close()
+        with heard_in_loop(asyncio.get_running_loop(), lambda _number: stopping.set()):
+            await _first_of(stopping, broken)
+            if not broken.is_set():
+                await _end_jobs(service)
+            stopped = asyncio.ensure_future(server.stop(_LAST_WORDS_S))
+            service.agents.close()
+            await stopped
+        if http is not None:
+            await http.close()
     finally:
         service.close()
     return 1 if broken.is_set() else 0
 
 
-async def _serve_metrics(service: Service, arguments: argparse.Namespace, listen: Address) -> MetricsServer | None:
+async def _serve_http(
+    service: Service, is_listening: Callable[[], bool], arguments: argparse.Namespace, listen: Address
+) -> HttpServer | None:
     if not arguments.http_listen and arguments.metrics_port < 0:
         return None
-    from horovod.coordinator.metrics import CoordinatorMetrics  # loads what is not needed otherwise
-    from horovod.proto.scrape import MetricsServer
+    from horovod.coordinator.http import coordinator_server  # loads what is not needed otherwise
 
-    metrics = MetricsServer(CoordinatorMetrics(service))
     where, option = Address(listen.host, arguments.metrics_port), "--metrics-port"
     if arguments.http_listen:
         where, option = parse_address(arguments.http_listen, "--http-listen"), "--http-listen"
-    await metrics.start(where, option)
-    print(f"hvd-coordinator: metrics on {metrics.address}", flush=True)
-    return metrics
+    try:
+        http = coordinator_server(service, is_listening, where.host, where.port)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise SecurityProblem(f"can't serve metrics on {where}: {reason}; choose another port with {option}") from error
+    await http.start()
+    print(f"hvd-coordinator: metrics on {Address(where.host, http.port)}", flush=True)
+    return http
 
 
 async def _first_of(*events: asyncio.Event) -> None:
@@ -139,8 +147,3 @@ def _start_logging(level: str) -> None:
     root.handlers = [handler]
     root.setLevel(numeric)
     root.propagate = False
-
-
-def main() -> None:
-    """Entry point of ``python -m horovod.coordinator``."""
-    sys.exit(run_commandline())

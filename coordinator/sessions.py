@@ -15,12 +15,13 @@ from horovod.proto import control_pb2
 from horovod.proto.link import LinkError
 from horovod.proto.pump import Pump
 
-__all__ = ["AgentStreams", "Agents", "first_frame"]
+__all__ = ["AgentStreams", "Agents", "first_frame", "until_one_ends"]
 
 log = logging.getLogger("horovod.coordinator")
 
 _FIRST_FRAME_S = 10.0
 _HEARTBEAT_S = 1.0
+_HEARTBEATS = 4  # at least so many in the time-out
 _MOST_KEPT_BYTES = 64 << 20
 
 
@@ -51,6 +52,8 @@ class AgentStreams:
         self._book, self._agents, self._clock = book, agents, clock
         self._sessions: dict[str, _Agent] = {}
         self._streams = 0
+        self._heartbeat_s = min(_HEARTBEAT_S, book.peer_timeout_s / _HEARTBEATS)
+        self.reconnects = 0  # sessions that went on over another stream
 
     def instance(self, name: str) -> str:
         """The start of the agent that has the session, empty without one."""
@@ -124,6 +127,7 @@ class AgentStreams:
         if answer.resumed:
             agent = self._sessions[name]
             agent.pump.stop()
+            self.reconnects += 1
             try:
                 agent.pump.link.resume(hello.received)
             except LinkError as error:
@@ -141,7 +145,7 @@ class AgentStreams:
             incarnation=self._book.incarnation,
             resumed=answer.resumed,
             received=agent.pump.link.received,
-            heartbeat_s=_HEARTBEAT_S,
+            heartbeat_s=self._heartbeat_s,
             peer_timeout_s=self._book.peer_timeout_s,
         )
         if not agent.refusal:
@@ -161,7 +165,7 @@ class AgentStreams:
                 frame.order.CopyFrom(order)
             await context.write(frame)
 
-        await agent.pump.write(send, _HEARTBEAT_S)
+        await agent.pump.write(send, self._heartbeat_s)
 
     async def _read(self, context: Any, agent: _Agent, stream: int) -> None:
         while (frame := await context.read()) is not grpc.aio.EOF:

@@ -207,6 +207,7 @@ FUNCTIONS: dict[str, tuple[object, list[object]]] = {
         [c_void_p, c_uint64, c_void_p, c_void_p, c_uint64, c_uint32, c_uint64, POINTER(c_int64)],
     ),
     "hvd_op_wait": (_STATUS, [c_void_p, c_int64, c_uint32]),
+    "hvd_op_tag": (_STATUS, [c_void_p, c_int64, c_uint64]),
     "hvd_op_poll": (_STATUS, [c_void_p, c_int64]),
     "hvd_op_fail": (_STATUS, [c_void_p, c_int64]),
     "hvd_op_meta": (

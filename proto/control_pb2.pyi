@@ -154,12 +154,14 @@ class SetRemoveRequested(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., request: _Optional[int] = ..., id: _Optional[int] = ...) -> None: ...
 
 class RankLeft(_message.Message):
-    __slots__ = ("rank", "generation")
+    __slots__ = ("rank", "generation", "reason")
     RANK_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     rank: int
     generation: int
-    def __init__(self, rank: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
+    reason: str
+    def __init__(self, rank: _Optional[int] = ..., generation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class RankStarted(_message.Message):
     __slots__ = ("rank", "pid")

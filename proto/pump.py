@@ -52,7 +52,8 @@ class Pump(Generic[T]):
 
     async def _sleep(self, limit_s: float) -> None:
         """Until something is there to be sent, or the time is over: that is a reason to send too."""
+        timer = asyncio.get_running_loop().call_later(limit_s, self._wake.set)
         try:
-            await asyncio.wait_for(self._wake.wait(), limit_s)
-        except asyncio.TimeoutError:
-            self._wake.set()
+            await self._wake.wait()
+        finally:
+            timer.cancel()

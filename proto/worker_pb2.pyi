@@ -161,10 +161,12 @@ class RemoveProcessSet(_message.Message):
     def __init__(self, request: _Optional[int] = ..., id: _Optional[int] = ...) -> None: ...
 
 class Leave(_message.Message):
-    __slots__ = ("generation",)
+    __slots__ = ("generation", "reason")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     generation: int
-    def __init__(self, generation: _Optional[int] = ...) -> None: ...
+    reason: str
+    def __init__(self, generation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class AgentMessage(_message.Message):
     __slots__ = ("welcome", "rejected", "plan_ready", "refused", "retire", "joined", "process_set_ready", "process_set_removed", "epoch_ended", "closed", "warning")

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import cloudpickle
+from horovod.agent.limits import shortage
 from horovod.agent.output import FileTarget, OutputOptions, Target, TextTarget
 from horovod.runner import memory_files
 from horovod.runner.environment import inherited
@@ -26,6 +27,7 @@ from horovod.runner.job import Job, JobSpec
 from horovod.runner.launch import coordinator_config, output_directory, start_logging
 from horovod.runner.report import EXIT_TEXT, JobResult, failure_text, write_record
 from horovod.runner.settings import UsageProblem
+from horovod.runner.variables import check_variables
 
 __all__ = ["run"]
 
@@ -89,7 +91,11 @@ def run(
         cooldown_range=cooldown_range,
         host_discovery_script=host_discovery_script,
     )
-    _refuse("ranks on other hosts are not supported yet", ssh_port=ssh_port, ssh_identity_file=ssh_identity_file)
+    _refuse(
+        "ranks on other hosts are hvd-agent's, not ssh's",
+        ssh_port=ssh_port,
+        ssh_identity_file=ssh_identity_file,
+    )
     _refuse("this launcher starts no mpirun", use_mpi=use_mpi or None, mpi_args=mpi_args)
     call = _Call(func, tuple(args), dict(kwargs or {}), num_proc, executable or sys.executable)
     where = _Where(hosts, hostfile, start_timeout, output_filename, bool(verbose))
@@ -124,7 +130,7 @@ def _deprecated(old: str, new: str, value: T) -> T:
 
 
 def _check_pairs(hosts: str | None, hostfile: str | None, use_gloo: bool | None, use_mpi: bool | None) -> None:
-    if hosts and hostfile:
+    if hosts is not None and hostfile is not None:
         raise UsageProblem("Give either hosts or hostfile, not both.")
     if use_gloo and use_mpi:
         raise UsageProblem("Give either use_gloo or use_mpi, not both.")
@@ -158,8 +164,8 @@ def _run_call(call: _Call, where: _Where) -> list[Any]:
     if call.num_proc < 1:
         raise UsageProblem(f"num_proc={call.num_proc} must be >= 1")
     hosts = [HostInfo("localhost", call.num_proc)]
-    if where.hosts or where.hostfile:
-        hosts = parse_hosts(where.hosts) if where.hosts else parse_host_files(where.hostfile or "")
+    if where.hosts is not None or where.hostfile is not None:
+        hosts = parse_hosts(where.hosts) if where.hosts is not None else parse_host_files(where.hostfile or "")
     slots = local_slots(hosts, call.num_proc)
     payload = cloudpickle.dumps((list(sys.path), cloudpickle.dumps((call.func, call.args, call.kwargs))))
     files = _Files(memory_files.make("hvd-function", payload))
@@ -176,6 +182,7 @@ def _run_call(call: _Call, where: _Where) -> list[Any]:
 
 def _spec(call: _Call, where: _Where, slots: int, files: _Files) -> JobSpec:
     environment = inherited()
+    check_variables(environment)
     if where.verbose:
         start_logging(environment, True)
     return JobSpec(
@@ -208,9 +215,8 @@ def _console(stream: Any, descriptor: int) -> Target:
 
 def _failure(result: JobResult, files: _Files, directory: str) -> str:
     """The text of the error: the traceback of the user's function if there is one, else the end of stderr."""
-    if directory:
-        write_record(result, directory)
-    text = f"{EXIT_TEXT}: {failure_text(result)}"
+    problem = write_record(result, directory) if directory else ""
+    text = "\n".join(filter(None, (f"{EXIT_TEXT}: {failure_text(result)}", problem)))
     if 0 <= result.rank < len(files.results):
         told = memory_files.read_all(files.results[result.rank])
         if told[:1] == b"E":
@@ -265,6 +271,7 @@ def _in_thread(spec: JobSpec) -> JobResult:
     if interrupted is not None:
         raise interrupted
     if thread.error is not None:
-        raise RuntimeError(f"{EXIT_TEXT}: the launcher itself failed: {thread.error}") from thread.error
+        text = shortage(thread.error) or f"the launcher itself failed: {thread.error}"
+        raise RuntimeError(f"{EXIT_TEXT}: {text}") from thread.error
     assert thread.result is not None
     return thread.result

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
-from pathlib import Path
 
+from horovod.agent.files import RankFile, open_rank_files
 from horovod.agent.lines import LinePrefixer
-from horovod.agent.output import FileTarget, OutputOptions
+from horovod.agent.output import OutputOptions, Target
 
 __all__ = ["RemoteConsole"]
 
@@ -21,29 +20,23 @@ class RemoteConsole:
 
     def __init__(self, options: OutputOptions, size: int, on_closed: Callable[[int], None]) -> None:
         self._options, self._on_closed = options, on_closed
-        self._width = len(str(size - 1))
         self._writer = options.writer(asyncio.get_running_loop())
         self._prefixers: dict[tuple[int, int], LinePrefixer] = {}
-        self._files: dict[tuple[int, int], FileTarget] = {}
+        self._files: dict[tuple[int, int], RankFile] = {}
+        self._broken: set[tuple[int, int]] = set()
         self._closed: set[int] = set()
         self._backlog = 0
         self._room = asyncio.Event()
-        for rank in range(size if options.directory else 0):
-            self._open_files(rank)
-
-    def _open_files(self, rank: int) -> None:
-        folder = Path(self._options.directory) / f"rank.{rank:0{self._width}d}"
-        folder.mkdir(parents=True, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        for stream, name in _NAMES.items():
-            self._files[rank, stream] = FileTarget(os.open(folder / name, flags, 0o666))
+        for rank in range(size):
+            files = open_rank_files(options.directory, rank, len(str(size - 1)), options.words)
+            self._files.update({(rank, stream): files[name] for stream, name in _NAMES.items() if name in files})
 
     async def show(self, rank: int, stream: int, data: bytes) -> None:
         """Output of a rank; waits while there is much that could not be written yet."""
         if stream not in _NAMES:
             return
-        if (rank, stream) in self._files:
-            self._put(self._files[rank, stream], data, lambda count, taken: self._written(count))
+        if (rank, stream) in self._files and (rank, stream) not in self._broken:
+            self._put(self._files[rank, stream], data, lambda count, taken: self._kept(rank, stream, count, taken))
         prefixer = self._prefixers.get((rank, stream))
         if prefixer is None:
             prefixer = self._prefixers[rank, stream] = self._options.dresser(rank, _NAMES[stream])
@@ -61,18 +54,23 @@ class RemoteConsole:
         target = self._options.target(rank, _NAMES[stream])
         self._put(target, data, lambda count, taken: self._echoed(stream, count, taken))
 
-    def _put(self, target: object, data: bytes, written: Callable[[int, bool], None]) -> None:
+    def _put(self, target: Target, data: bytes, written: Callable[[int, bool], None]) -> None:
         if data:
             self._backlog += len(data)
-            self._writer.put(target, data, written)  # type: ignore[arg-type]
+            self._writer.put(target, data, written)
 
     def _written(self, count: int) -> None:
         self._backlog -= count
         self._room.set()
 
+    def _kept(self, rank: int, stream: int, count: int, taken: bool) -> None:
+        self._written(count)
+        if not taken:
+            self._broken.add((rank, stream))
+
     def _echoed(self, stream: int, count: int, taken: bool) -> None:
         self._written(count)
-        if not taken and not self._files and stream not in self._closed:
+        if not taken and len(self._broken) == len(self._files) and stream not in self._closed:
             self._closed.add(stream)
             self._on_closed(stream)
 
@@ -81,5 +79,5 @@ class RemoteConsole:
         for (rank, stream), prefixer in self._prefixers.items():
             self._echo(stream, rank, prefixer.finish())
         if await self._writer.close(timeout_s):
-            for target in self._files.values():
-                os.close(target.descriptor)
+            for file in self._files.values():
+                file.close()

@@ -1,4 +1,4 @@
-"""Hosts and their slots, as ``-H`` and host files name them.  Only this machine can be used yet."""
+"""Hosts and their slots, as ``-H`` and host files name them.  Only this machine: others have agents."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def local_slots(hosts: list[HostInfo], num_proc: int) -> int:
     for host in hosts:
         if host.hostname not in names:
             raise UsageProblem(
-                f"the host {host.hostname} is not this machine ({own}); ranks on other hosts are not supported yet: "
-                f"use -H localhost:{num_proc}"
+                f"the host {host.hostname} is not this machine ({own}): use -H localhost:{num_proc}, or start hvd-agent "
+                "there and give --coordinator instead of hosts"
             )
     slots = sum(host.slots for host in hosts)
     if slots < num_proc:

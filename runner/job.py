@@ -20,13 +20,13 @@ from horovod.agent.shell import AgentOptions, AgentOutputs, AgentShell
 from horovod.coordinator.core import Config, Event, JobCancelled, JobEnded, JobSubmitted, Tick
 from horovod.coordinator.embedded import EmbeddedCoordinator, Handlers
 from horovod.proto import control_pb2
+from horovod.proto.signals import heard_in_loop
 from horovod.runner.report import JobResult
 
 __all__ = ["Job", "JobSpec", "heeded_signals", "run_job", "run_job_with_signals"]
 
 _AGENT = "local"
 _TICK_S = 0.25
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DRAIN_S = 5.0
 
 
@@ -137,12 +137,9 @@ async def run_job_with_signals(spec: JobSpec) -> JobResult:
 @contextlib.contextmanager
 def heeded_signals(cancel: Callable[[int, str], None]) -> Iterator[None]:
     """Signals call ``cancel``; one that is ignored (by nohup, or in the background of a script) stays ignored."""
-    loop = asyncio.get_running_loop()
-    heeded = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    for number in heeded:
-        loop.add_signal_handler(number, cancel, 128 + number, f"The launcher was ended by {number.name}.")
-    try:
+
+    def hear(number: signal.Signals) -> None:
+        cancel(128 + number, f"The launcher was ended by {number.name}.")
+
+    with heard_in_loop(asyncio.get_running_loop(), hear):
         yield
-    finally:
-        for number in heeded:
-            loop.remove_signal_handler(number)

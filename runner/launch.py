@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import horovod
+from horovod.agent.limits import shortage
 from horovod.agent.output import OutputOptions
 from horovod.coordinator.core import Config
 from horovod.proto.security import SecurityProblem, TlsFiles, is_loopback, load_security, load_token, parse_address
@@ -24,7 +25,8 @@ from horovod.runner.environment import inherited, quiet_grpc, secrets_of
 from horovod.runner.hosts import HostInfo, local_slots, parse_host_files, parse_hosts
 from horovod.runner.job import JobSpec, run_job_with_signals
 from horovod.runner.report import JobResult, failure_text, write_record
-from horovod.runner.settings import UsageProblem, environment_notes, notes_of, parse_args, variables_of
+from horovod.runner.settings import UsageProblem, notes_of, parse_args, variables_of
+from horovod.runner.variables import check_variables, environment_notes
 
 if TYPE_CHECKING:
     from horovod.runner.remote import RemoteSpec
@@ -34,7 +36,6 @@ __all__ = [
     "coordinator_config",
     "hosts_of",
     "job_spec",
-    "main",
     "number",
     "open_standard_descriptors",
     "output_directory",
@@ -82,22 +83,34 @@ def _run(arguments: argparse.Namespace) -> int:
     """Runs the job that the arguments describe; returns the exit code."""
     environment = {**inherited(), **variables_of(arguments)}
     start_logging(environment, bool(arguments.verbose))
-    for note in [*notes_of(arguments), *environment_notes()]:
+    check_variables(environment)
+    for note in [*notes_of(arguments), *environment_notes(told=variables_of(arguments))]:
         say(note)
     output = OutputOptions(
         timestamps=bool(arguments.prefix_output_with_timestamp),
         directory=output_directory(arguments.output_filename),
     )
+    job = _job(arguments, environment, output)
     try:
-        result = asyncio.run(_job(arguments, environment, output))
+        result = asyncio.run(job)
     except UsageProblem:
         raise
     except Exception as error:
-        log.exception("The launcher itself failed.")
-        result = JobResult(1, f"The launcher itself failed: {error!r}. Please report this.")
+        result = _failed(error)
+    finally:
+        job.close()
     if result.code != 0:
         report(result, output.directory)
     return result.code
+
+
+def _failed(error: Exception) -> JobResult:
+    """A limit of the machine is told as such; all else is a mistake of ours."""
+    if short := shortage(error):
+        log.debug("The launcher met a limit.", exc_info=error)
+        return JobResult(1, short)
+    log.error("The launcher itself failed.", exc_info=error)
+    return JobResult(1, f"The launcher itself failed: {error!r}. Please report this.")
 
 
 def _job(
@@ -223,11 +236,9 @@ def say(text: str) -> None:
 def report(result: JobResult, directory: str) -> None:
     """Says how the job failed, last, and leaves a record where output is kept."""
     if directory:
-        record = write_record(result, directory)
-        log.info("The failure is recorded in %s.", record)
+        problem = write_record(result, directory)
+        if problem:
+            say(problem)
+        else:
+            log.info("The failure is recorded in %s.", Path(directory) / "failure.json")
     say(failure_text(result))
-
-
-def main() -> None:
-    """Entry point of ``python -m horovod.runner``."""
-    sys.exit(run_commandline())

@@ -14,7 +14,7 @@ from typing import Any
 __all__ = ["OPTIONS", "Option", "build_parser", "dest_of", "given"]
 
 _ELASTIC = "elastic jobs are not supported yet: the number of ranks is fixed by -np."
-_SSH = "ranks on other hosts are not supported yet, so there is no ssh connection to set up."
+_SSH = "ranks on other hosts are started by hvd-agent, not through ssh: see --coordinator."
 _MPI = "this launcher starts no mpirun: leave the option out, the ranks of a host meet in shared memory."
 _TIMELINE = "the timeline is not supported yet."
 _AUTOTUNE = "there is nothing to tune yet: fusion buffers and cycles do not exist here."

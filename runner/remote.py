@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import getpass
+import logging
 import os
 import socket
 from collections.abc import Mapping
@@ -25,6 +26,8 @@ from horovod.runner.report import JobResult
 from horovod.runner.settings import UsageProblem
 
 __all__ = ["RemoteJob", "RemoteSpec", "run_remote_job"]
+
+log = logging.getLogger("horovod")
 
 _PROTOCOL = 1
 _DRAIN_S = 5.0
@@ -55,6 +58,7 @@ class RemoteJob:
         self._console = RemoteConsole(spec.output, spec.size, self._output_closed)
         self._cancelled: tuple[int, str] | None = None
         self._cancels = 0
+        self._known = False
         self._task: asyncio.Task[JobResult] | None = None
 
     async def run(self) -> JobResult:
@@ -104,11 +108,13 @@ class RemoteJob:
                 await call.write(await self._frames.get())
 
     async def _read(self, call: Any) -> JobResult:
-        self._known = False
         while (update := await call.read()) is not grpc.aio.EOF:
             self._known = True
             body = update.WhichOneof("body")
-            if body == "output":
+            if body == "accepted":
+                for place in update.accepted.places:
+                    log.info("Rank %d runs on host %s, agent %s.", place.rank, place.host, place.agent)
+            elif body == "output":
                 await self._console.show(update.output.rank, update.output.stream, update.output.data)
             elif body == "notice":
                 self._console.say(update.notice.text)

@@ -37,8 +37,11 @@ def failure_text(result: JobResult) -> str:
     return "\n".join(lines)
 
 
-def write_record(result: JobResult, directory: str) -> Path:
-    """Writes ``failure.json`` for programs; returns its path."""
+def write_record(result: JobResult, directory: str) -> str:
+    """Writes ``failure.json`` for programs; "" or why that could not be done."""
     path = Path(directory) / "failure.json"
-    path.write_text(json.dumps(asdict(result), indent=2) + "\n")
-    return path
+    try:
+        path.write_text(json.dumps(asdict(result), indent=2) + "\n")
+    except OSError as error:
+        return f"The failure could not be recorded in {path}: {error.strerror or error}."
+    return ""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 from horovod.runner.options import OPTIONS, Option, build_parser, dest_of, given
 
-__all__ = ["UsageProblem", "environment_notes", "notes_of", "parse_args", "variables_of"]
+__all__ = ["LEVELS", "UsageProblem", "notes_of", "parse_args", "variables_of"]
 
 
 class UsageProblem(ValueError):
@@ -54,7 +53,7 @@ _FILE_KEYS: dict[tuple[str, str], str] = {
     ("logging", "level"): "--log-level",
     ("logging", "with_timestamp"): "--log-with-timestamp",
 }
-_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
+LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -77,6 +76,8 @@ def _check(option: Option, value: Any) -> None:
         raise UsageProblem(f"{option.names[-1]} can't be used: {option.refusal}")
     if option.not_negative and value < 0:
         raise UsageProblem(f"{dest_of(option)}={value} must be >= 0")
+    if value == "":
+        raise UsageProblem(f"{option.names[-1]} is given, but its value is empty: say a value, or leave the option out")
 
 
 def _check_whole(arguments: argparse.Namespace) -> None:
@@ -89,8 +90,8 @@ def _check_whole(arguments: argparse.Namespace) -> None:
     _check_remote(arguments)
     if arguments.log_level is not None:
         arguments.log_level = arguments.log_level.upper()
-        if arguments.log_level not in _LEVELS:
-            raise UsageProblem(f"log_level={arguments.log_level} must be one of {', '.join(_LEVELS)}")
+        if arguments.log_level not in LEVELS:
+            raise UsageProblem(f"log_level={arguments.log_level} must be one of {', '.join(LEVELS)}")
 
 
 _REMOTE_ONLY = ("wait", "token_file", "tls_ca", "tls_cert", "tls_key")
@@ -177,31 +178,3 @@ def _text(option: Option, value: Any) -> str:
 def notes_of(arguments: argparse.Namespace) -> list[str]:
     """A line for each given option that has no effect here."""
     return [f"{option.names[0]}: {option.note}" for option in given(OPTIONS, arguments) if option.note]
-
-
-_BUILD_CHOICES = (
-    "HOROVOD_GPU_OPERATIONS",
-    "HOROVOD_CPU_OPERATIONS",
-    *(
-        f"HOROVOD_{device}_{kind}"
-        for device in ("GPU", "CPU")
-        for kind in ("ALLREDUCE", "ALLGATHER", "BROADCAST", "ALLTOALL", "REDUCESCATTER")
-    ),
-)
-
-
-def environment_notes(environment: Mapping[str, str] | None = None) -> list[str]:
-    """A line for each variable by which the original chooses its libraries: here they choose nothing."""
-    environment = os.environ if environment is None else environment
-    notes = [
-        f"{name}={environment[name]}: accepted without effect, no library is chosen at build time; tensors of all "
-        "ranks of this host are reduced in shared memory."
-        for name in _BUILD_CHOICES
-        if environment.get(name)
-    ]
-    controller = environment.get("HOROVOD_CONTROLLER", "")
-    if controller and controller.lower() != "gloo":
-        notes.append(
-            f"HOROVOD_CONTROLLER={controller}: accepted without effect, there is one controller, this launcher."
-        )
-    return notes

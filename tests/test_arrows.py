@@ -1,5 +1,7 @@
 """Imports point one way: bindings, agent -> native, proto; coordinator -> proto; runner -> the services.
 
+``observe`` is what both services need to be observed: it knows neither, and training processes must not load what it loads.
+
 The folders that decide (``core/``) use nothing but the standard library, and of that nothing that acts, waits or reads
 a clock.  The rules are data; the last tests give the checker wrong imports, so that it is known to object.
 """
@@ -19,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = {
     "bindings/horovod": "horovod",
     "proto": "horovod.proto",
+    "observe": "horovod.observe",
     "coordinator": "horovod.coordinator",
     "agent": "horovod.agent",
     "native": "horovod.native",
@@ -28,8 +31,9 @@ BINDINGS = ("common", "torch", "tensorflow", "keras", "mxnet", "data", "ray", "s
 ALLOWED = {
     "horovod": ("horovod.native", "horovod.proto", *(f"horovod.{name}" for name in BINDINGS)),
     "horovod.proto": (),
-    "horovod.coordinator": ("horovod.proto",),
-    "horovod.agent": ("horovod.native", "horovod.proto"),
+    "horovod.observe": (),
+    "horovod.coordinator": ("horovod.proto", "horovod.observe"),
+    "horovod.agent": ("horovod.native", "horovod.proto", "horovod.observe"),
     "horovod.native": (),
     "horovod.runner": ("horovod.coordinator", "horovod.agent", "horovod.native", "horovod.proto"),
 }
@@ -39,7 +43,8 @@ EXCEPTIONS = {("bindings/horovod/__init__.py", "horovod.runner")}
 NOT_IN_CORE = {"asyncio", "grpc", "socket", "time", "random", "os", "logging", "threading"}
 FRAMEWORKS = {"torch", "tensorflow", "keras", "mxnet", "ray", "pyspark"}
 # grpcio's threads do not survive the forks of a training process.
-NOT_IN_TRAINING = {"grpc", "asyncio", "aiohttp"}
+NOT_IN_TRAINING = {"grpc", "asyncio", "aiohttp", "prometheus_client"}
+LOADS_GRPC = ("horovod.proto.services", "horovod.proto.pump")
 
 
 def imported_modules(source: str, package: str) -> Iterator[str]:
@@ -81,8 +86,8 @@ def _layer_problem(module: str, package: str, path: str) -> str | None:
 
 def _training_problem(module: str, path: str) -> str | None:
     top = module.partition(".")[0]
-    if path.startswith(("bindings/", "native/")) and top in NOT_IN_TRAINING:
-        return f"a training process must not import {top}"
+    if path.startswith(("bindings/", "native/")) and (top in NOT_IN_TRAINING or _is_under(module, LOADS_GRPC)):
+        return f"a training process must not import {module}"
     if path.startswith("bindings/horovod/common/") and (
         top in FRAMEWORKS or _is_under(module, tuple(f"horovod.{name}" for name in FRAMEWORKS))
     ):
@@ -132,11 +137,17 @@ def test_no_wrong_arrow() -> None:
         ("bindings/horovod/common/client.py", "from horovod.runner import launch"),
         ("bindings/horovod/common/client.py", "import torch.nn"),
         ("bindings/horovod/torch/mpi_ops.py", "import grpc"),
+        ("bindings/horovod/common/client.py", "from horovod.proto.services import SESSION"),
         ("coordinator/embedded.py", "from horovod.native import Board"),
         ("coordinator/embedded.py", "import horovod.agent.shell"),
         ("agent/shell.py", "from horovod.common import config"),
         ("native/board.py", "from horovod.proto import worker_pb2"),
         ("proto/codec.py", "from horovod.common.types import Client"),
+        ("observe/http.py", "from horovod.coordinator.core import Coordinator"),
+        ("observe/http.py", "from horovod.proto import codec"),
+        ("bindings/horovod/common/client.py", "from horovod.observe import metrics"),
+        ("bindings/horovod/common/client.py", "import prometheus_client"),
+        ("coordinator/core/job.py", "from horovod.observe.metrics import gauge"),
         ("runner/launch.py", "import horovod.torch"),
     ],
 )

@@ -14,6 +14,7 @@ from horovod.agent.core import events as ev
 from horovod.agent.core import values as v
 from horovod.agent.core.environment import rank_environment
 from horovod.agent.core.epoch import Epoch, lost
+from horovod.agent.core.tally import Tally
 
 PROTOCOL = 1
 
@@ -83,6 +84,7 @@ class AgentCore:
     last_epoch: int = 0
     missed_epoch: int = 0  # one that could not begin here, as a rank had died meanwhile
     jobs: int = 0
+    tally: Tally = field(default_factory=Tally)
 
     def start(self) -> list[ev.Command]:
         """First words to the coordinator."""
@@ -134,13 +136,14 @@ class AgentCore:
         if isinstance(body, v.Leave):
             if session.phase is Phase.WAITING:
                 return [ev.CloseConnection(event.connection, "Leave inside init")]
-            return self._leave(session)
+            return self._leave(session, body.reason)
         if session.phase is not Phase.READY or self.epoch is None:
             # A thread may have been slower than shutdown.
             late = isinstance(body, v.RetireAck) or session.phase is Phase.LEFT
             return [] if late else [ev.CloseConnection(event.connection, f"{type(body).__name__} outside an epoch")]
         if self.epoch.sessions.get(session.rank) != event.connection:
             return []  # last words of a process that is gone
+        self.tally.announcements += isinstance(body, v.Announce)
         commands = self.epoch.from_rank(session.rank, body, now)
         return [ev.CloseConnection(event.connection, commands)] if isinstance(commands, str) else commands
 
@@ -179,10 +182,10 @@ class AgentCore:
             return f"Rank {hello.rank} called init twice without shutdown."
         return ""
 
-    def _leave(self, session: Session) -> list[ev.Command]:
+    def _leave(self, session: Session, reason: str) -> list[ev.Command]:
         commands: list[ev.Command] = [ev.ToRank(session.connection, v.Closed(session.generation))]
         if session.phase is Phase.READY:
-            commands.append(ev.ToCoordinator(self.last_epoch, v.RankLeft(session.rank, session.generation)))
+            commands.append(ev.ToCoordinator(self.last_epoch, v.RankLeft(session.rank, session.generation, reason)))
             commands += self._out_of_epoch(session.rank)
         session.phase = Phase.LEFT
         slot = self.slots.get(session.rank)
@@ -220,6 +223,7 @@ class AgentCore:
 
     def _start_ranks(self, body: v.StartRanks) -> list[ev.Command]:
         self.jobs += 1
+        self.tally.jobs += 1
         commands: list[ev.Command] = []
         for place in body.places:
             seed = f"{self.info.secret}/{self.jobs}/{place.rank}"
@@ -302,7 +306,7 @@ class AgentCore:
             self.missed_epoch = number
             return [ev.BoardClose()]
         connections = {rank: session.connection for rank, session in live.items()}
-        self.epoch = Epoch(number, body.places, tuple(live), connections, body.ring)
+        self.epoch = Epoch(number, body.places, tuple(live), connections, body.ring, self.tally)
         for session in live.values():
             session.phase = Phase.READY
         return [ev.ToRank(connections[rank], self.epoch.welcome(rank, body.process_sets)) for rank in live]

@@ -11,6 +11,7 @@ from horovod.agent.core import events as ev
 from horovod.agent.core import values as v
 from horovod.agent.core.calls import Calls
 from horovod.agent.core.plans import LocalPlan, block, fault, local_plan
+from horovod.agent.core.tally import Tally
 
 
 @dataclass(slots=True)
@@ -22,6 +23,7 @@ class Epoch:
     local: tuple[int, ...]
     sessions: dict[int, int]
     ring: tuple[v.Host, ...] = ()
+    tally: Tally = field(default_factory=Tally)
     plans: dict[int, LocalPlan] = field(default_factory=dict)
     names: dict[tuple[int, int], str] = field(default_factory=dict)  # (rank, request) that waits for its plan
     request_plans: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -285,6 +287,9 @@ class Epoch:
 
     def seen(self, event: ev.Seen, now: float, quiesce_s: float) -> list[ev.Command]:
         """Reports what waits; ends ranks that hold a claim in an epoch that is over."""
+        here = range(len(self.local))
+        missing = {self.local[index] for item in event.rounds for index in item.missing if index in here}
+        self.tally.looked(missing if self.ended is None else (), now)
         if self.ended is not None:
             late = now - self.ended_at > quiesce_s
             holders = {self.local[i] for seen in event.rounds for i in seen.holders} if late else set()
@@ -334,7 +339,7 @@ class Epoch:
         assert set(self.request_plans.values()) <= set(self.plans)
 
 
-__all__ = ["Epoch"]
+__all__ = ["Epoch", "lost"]
 
 
 def lost(host: v.Host, text: str) -> tuple[v.Error, v.PeerLost]:

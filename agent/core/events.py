@@ -245,7 +245,8 @@ class RemotePart:
 class PlanAdd:
     """Makes a plan's block; answered with PlanPlaced.  Fields as in hvd_plan_spec.
 
-    Members on other hosts, which only pulls list, stand as the number of local ranks.
+    Members on other hosts, which only pulls list, stand as the number of local ranks.  ``collective`` and ``payload`` (bytes of
+    a member, 0: told in each round) are for those who count.
     """
 
     plan: int
@@ -258,6 +259,8 @@ class PlanAdd:
     depth: int
     members: tuple[int, ...]
     remote: RemotePart | None = None
+    collective: str = ""
+    payload: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -64,6 +65,8 @@ def block(plan: LocalPlan, local: tuple[int, ...], host_of: Sequence[int]) -> Pl
         depth=UNNAMED_DEPTH if signature.unnamed else NAMED_DEPTH,
         members=tuple(local.index(rank) if rank in local else len(local) for rank in listed),
         remote=_remote_part(plan, cooperative, host_of) if len(plan.ranks) < size else None,
+        collective=signature.kind.name.lower(),
+        payload=known_bytes(signature),
     )
 
 
@@ -81,6 +84,12 @@ def payload_bytes(signature: Signature) -> int:
             count *= dim
         at = -(-at // SEGMENT_ALIGN) * SEGMENT_ALIGN + count * DTYPE_BYTES[signature.dtype]
     return at
+
+
+def known_bytes(signature: Signature) -> int:
+    """Bytes of a member's tensors; 0 when some size is told in each round only."""
+    sizes = [math.prod(shape) for shape in signature.shapes if all(dim >= 0 for dim in shape)]
+    return sum(sizes) * DTYPE_BYTES[signature.dtype] if len(sizes) == len(signature.shapes) else 0
 
 
 def fault(signature: Signature) -> str:

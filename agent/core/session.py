@@ -153,11 +153,11 @@ Command = Dial | HangUp | Begin | Resume | Abandon | Tell | GiveUp
 
 @dataclass(slots=True)
 class Uplink:
-    """``incarnation``: of the coordinator whose session this is, 0 without one; ``newest`` of all that were seen."""
+    """``incarnation``: of the coordinator whose session this is, 0 without one; ``welcomed``: there has been one."""
 
     phase: Phase = Phase.PAUSING
     incarnation: int = 0
-    newest: int = 0
+    welcomed: bool = False
     peer_timeout_s: float = 10.0
     tries: int = 0
     heard_at: float = 0.0
@@ -190,10 +190,9 @@ class Uplink:
     def _welcomed(self, event: Welcomed, now: float) -> list[Command]:
         if self.phase is not Phase.DIALLING:
             return []
-        if event.incarnation < self.newest:
-            return [
-                HangUp(f"the coordinator has incarnation {event.incarnation}, a newer one ({self.newest}) was seen")
-            ]
+        if event.incarnation < self.incarnation:
+            known = f"this agent's has {self.incarnation}"
+            return [HangUp(f"an older coordinator answered: it has incarnation {event.incarnation}, {known}")]
         if event.resumed and event.incarnation != self.incarnation:
             return [HangUp("the coordinator wants to go on with a session that there is not")]
         self._move(Cause.WELCOME)
@@ -205,13 +204,14 @@ class Uplink:
             same = event.incarnation == self.incarnation
             reason = "the coordinator has given this agent up" if same else "the coordinator was started anew"
             over = [Abandon(reason)]
-        self.incarnation = self.newest = event.incarnation
+        self.incarnation, self.welcomed = event.incarnation, True
         return [*over, Begin()]
 
     def _refused(self, event: Refused) -> list[Command]:
-        if self.newest == 0 and self._move(Cause.REFUSAL):
+        if not self.welcomed and self._move(Cause.REFUSAL):
             return [GiveUp(event.text)]
-        return [Tell(event.text), *self._broken("", event.chance, longest=True)]
+        said = [Tell(event.text)] if self.tries <= 1 else []
+        return [*said, *self._broken("", event.chance, longest=True)]
 
     def _broken(self, reason: str, chance: float, longest: bool = False) -> list[Command]:
         if not self._move(Cause.BREAK):
@@ -247,8 +247,7 @@ class Uplink:
 
     def check_invariants(self) -> None:
         """Raises AssertionError when the book is wrong."""
-        assert self.incarnation in (0, self.newest)
-        assert self.phase is not Phase.UP or self.newest > 0
+        assert self.welcomed or (self.incarnation == 0 and self.phase is not Phase.UP)
 
 
 __all__ = [

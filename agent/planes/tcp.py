@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from horovod import native
@@ -38,6 +38,7 @@ class TcpPlane:
         post: Callable[[ev.Event], None],
     ) -> None:
         self._epoch, self._place, self._post = command.epoch, command.place, post
+        self._neighbours = {place: host.agent for place, host in enumerate(command.ring) if place != command.place}
         self._loop = asyncio.get_running_loop()
         spec = native.NetSpec(
             n_hosts=len(command.ring),
@@ -86,6 +87,14 @@ class TcpPlane:
     def stat(self) -> native.NetInfo | None:
         """Counters; None when the net is too busy to answer."""
         return self._net.stat()
+
+    def neighbours(self) -> Iterator[tuple[str, native.NetPeerInfo]]:
+        """Other agents and the connections to them; ends early when the net is too busy to answer."""
+        for place, name in self._neighbours.items():
+            info = self._net.peer_stat(place)
+            if info is None:
+                return
+            yield name, info
 
     def close(self) -> None:
         """Ends the connections."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib
 
+from horovod.common.missing import missing_attribute, watch_imports
+
 __all__ = ["__version__", "run"]
 
 __version__ = "0.1.0"
@@ -16,4 +18,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> object:
     if name == "run":
         return importlib.import_module("horovod.runner").run
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise missing_attribute(__name__, name)
+
+
+watch_imports()

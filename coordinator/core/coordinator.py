@@ -28,9 +28,10 @@ from horovod.coordinator.core.commands import (
 )
 from horovod.coordinator.core.config import Config
 from horovod.coordinator.core.epoch import Epoch
-from horovod.coordinator.core.job import Failure, Job, RankCause, RankPhase, RankRecord, place_ranks
+from horovod.coordinator.core.job import Failure, Job, RankCause, RankPhase, RankRecord, leave_text, place_ranks
 from horovod.coordinator.core.process_sets import SetCall, fault
 from horovod.coordinator.core.ring import Ring, order_ring
+from horovod.coordinator.core.tally import Tally
 from horovod.coordinator.core.values import Error, ErrorKind, ProcessSet
 
 
@@ -59,6 +60,7 @@ class Coordinator:
     jobs: int = 0
     stale: int = 0
     handled: int = 0
+    tally: Tally = field(default_factory=Tally)
 
     def handle(self, event: ev.Event, now: float) -> list[Command]:
         """Commands that follow from the event."""
@@ -103,7 +105,7 @@ class Coordinator:
         elif isinstance(body, ev.RankHello):
             self._hello(out, self.job, record, body, now)
         elif isinstance(body, ev.RankLeft):
-            self._left(out, record, body.generation)
+            self._left(out, record, body)
         else:
             self._exited(out, self.job, body, now)
 
@@ -125,6 +127,7 @@ class Coordinator:
             epoch.set_call(out, body.rank, SetCall(body.request, remove=body.id), now)
         elif isinstance(body, ev.Observation):
             epoch.plans.used(body.plans_used)
+            self.tally.reported(body.rounds, len(epoch.places))
             epoch.stalls.observe(agent, body.rounds, body.ranks, body.blocked_on)
             epoch.look_at_waits(out, now)
             epoch.look_for_cycle(out, agent, now)
@@ -165,7 +168,7 @@ class Coordinator:
             return
         self.epochs += 1
         generation = job.ranks[0].generation
-        epoch = Epoch(self.epochs, generation, job.places, self.config, self.incarnation)
+        epoch = Epoch(self.epochs, generation, job.places, self.config, self.incarnation, self.tally)
         sets = [ProcessSet(0, tuple(range(job.size)))]
         hello = job.ranks[0].hello
         for wanted in hello.process_sets if hello else ():
@@ -190,19 +193,14 @@ class Coordinator:
         text = f"epoch {self.incarnation}/{number}"
         return hmac.new(self.secret, text.encode(), hashlib.sha256).digest()
 
-    def _left(self, out: Outbox, record: RankRecord, generation: int) -> None:
-        if self.epoch is None or generation != record.generation or not record.move(RankCause.LEFT):
+    def _left(self, out: Outbox, record: RankRecord, body: ev.RankLeft) -> None:
+        if self.epoch is None or body.generation != record.generation or not record.move(RankCause.LEFT):
             self.stale += 1
             return
         rank = record.place.rank
-        text = (
-            f"Horovod has been shut down: rank {rank} (host {record.place.host}) called hvd.shutdown() or finished. "
-            "Operations that all ranks had submitted have ended; this one was not, or was submitted later. If the "
-            "ranks have different amounts of data, use hvd.join()."
-        )
         if self.epoch.ended is None and self.job is not None:
             self.job.culprit = rank
-        self.epoch.end(out, Error(ErrorKind.SHUT_DOWN, text))
+        self.epoch.end(out, Error(ErrorKind.SHUT_DOWN, leave_text(record, body.reason)))
         self._forget_epoch(out, rank)
 
     def _forget_epoch(self, out: Outbox, rank: int) -> None:
@@ -271,6 +269,7 @@ class Coordinator:
         if not job.is_over:
             return
         code, text = job.result()
+        self.tally.job_ended(code, job.cancelled is not None)
         for agent in dict.fromkeys(place.agent for place in job.places):
             out.send(agent, JobFinished(code, text))
         first = job.failure
@@ -283,11 +282,13 @@ class Coordinator:
 
     def _submit(self, out: Outbox, event: ev.JobSubmitted) -> None:
         if self.job is not None:
+            self.tally.job_ends["refused"] += 1
             text = f"A job of {self.job.size} ranks runs already: {' '.join(self.job.command)}. Wait for its end."
             out.commands.append(JobEnded(1, text, cause=out.cause))
             return
         placed = place_ranks(event.size, {name: (agent.host, agent.slots) for name, agent in self.agents.items()})
         if isinstance(placed, str):
+            self.tally.job_ends["refused"] += 1
             out.commands.append(JobEnded(1, placed, cause=out.cause))
             return
         self.jobs += 1
@@ -310,6 +311,7 @@ class Coordinator:
     def _agent_lost(self, out: Outbox, event: ev.AgentLost, now: float) -> None:
         agent = self.agents.pop(event.agent, None)
         job = self.job
+        self.tally.agents_lost += agent is not None
         if agent is None or job is None:
             return
         lost = [record for record in job.ranks if record.place.agent == event.agent]

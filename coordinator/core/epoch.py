@@ -27,6 +27,7 @@ from horovod.coordinator.core.negotiation import Negotiation, not_while_joined
 from horovod.coordinator.core.plans import Plans
 from horovod.coordinator.core.process_sets import ProcessSets, SetCall
 from horovod.coordinator.core.stalls import Book, Stalls, Wait
+from horovod.coordinator.core.tally import Tally
 from horovod.coordinator.core.values import (
     Announcement,
     Error,
@@ -76,6 +77,7 @@ class Epoch:
     places: tuple[RankPlace, ...]
     config: Config
     incarnation: int
+    tally: Tally = field(default_factory=Tally)
     sets: ProcessSets = field(init=False)
     plans: Plans = field(init=False)
     negotiation: Negotiation = field(init=False)
@@ -93,8 +95,8 @@ class Epoch:
         agent_of = {place.rank: place.agent for place in self.places}
         hosts = {place.rank: place.host for place in self.places}
         self.sets = ProcessSets(len(self.places))
-        self.plans = Plans(self.incarnation, self.config.cache_capacity, agent_of)
-        self.negotiation = Negotiation(hosts, agent_of, self.plans)
+        self.plans = Plans(self.incarnation, self.config.cache_capacity, agent_of, self.tally)
+        self.negotiation = Negotiation(hosts, agent_of, self.plans, self.tally)
         self.stalls = Stalls(hosts, agent_of)
 
     @property
@@ -123,12 +125,14 @@ class Epoch:
         self.state = after
         if self.ended is None:
             self.ended = error
+            self.tally.epoch_ended(self.number, len(self.places), error)
         self.to_all(out, EndEpoch(error))
 
     # ---- announcements ---------------------------------------------------------------------------------------
 
     def announce(self, out: Outbox, item: Announcement, now: float) -> None:
         """A rank announces a signature."""
+        self.tally.announcements += 1
         reason = self._reason_against(item)
         if reason is not None:
             self.negotiation.refuse(out, [item], reason)
@@ -263,17 +267,23 @@ class Epoch:
         """After an observation or a tick: warn, report cycles, give up at the limits."""
         if self.ended is not None:
             return
-        waits = self._waits(now)
+        waits = self.waits(now)
         if self.config.stall_check_s > 0:
             for text in self.stalls.due(waits, self.config.stall_check_s, now):
+                self.tally.stall_warnings += 1
                 self.warn(out, text)
         limit = self.config.stall_shutdown_s
         if limit > 0 and waits and waits[0].age_s >= limit:
             text = f"{self.stalls.text(waits[0])} The limit HOROVOD_STALL_SHUTDOWN_TIME_SECONDS={limit:g} is reached."
             self.end(out, Error(ErrorKind.STALLED, text))
 
-    def _waits(self, now: float) -> list[Wait]:
+    def waits(self, now: float) -> list[Wait]:
+        """Everything that is not complete, oldest first."""
         return self.stalls.waits(self._book(), now)
+
+    def wait_ages(self, now: float) -> list[float]:
+        """Only how old they are."""
+        return self.stalls.ages(self._book(), now)
 
     def _book(self) -> Book:
         return Book(self.plans, self.negotiation, self.sets, self.joined)
@@ -282,11 +292,12 @@ class Epoch:
         """After an observation of an agent: ranks that wait for each other."""
         if self.ended is not None:
             return
-        cycle = self.stalls.find_cycle(self._waits(now), self._book(), agent, now)
+        cycle = self.stalls.find_cycle(self.waits(now), self._book(), agent, now)
         if cycle is None:
             return
         if cycle.reported_at is None:
             cycle.reported_at = now
+            self.tally.deadlocks += 1
             self.warn(out, cycle.text)
         elif 0 < self.config.deadlock_grace_s <= now - cycle.seen_at:
             grace = self.config.deadlock_grace_s

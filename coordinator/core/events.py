@@ -95,10 +95,11 @@ class SetRemoveRequested:
 
 @dataclass(frozen=True, slots=True)
 class RankLeft:
-    """A rank has called shutdown."""
+    """A rank has called shutdown, or has ended; ``reason`` where that was too early."""
 
     rank: int
     generation: int
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

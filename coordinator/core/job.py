@@ -170,6 +170,17 @@ def exit_text(record: RankRecord, event: RankExited, owed: bool) -> str:
     return f"{who} exited with code {event.code}."
 
 
+def leave_text(record: RankRecord, reason: str) -> str:
+    """What the others hear when a rank leaves; ``reason`` says what its process died of."""
+    who = f"rank {record.place.rank} (host {record.place.host})"
+    what = f"{who} {reason}. Its output says more." if reason else f"{who} called hvd.shutdown() or finished."
+    hint = "" if reason else " If the ranks have different amounts of data, use hvd.join()."
+    return (
+        f"Horovod has been shut down: {what} Operations that all ranks had submitted have ended; this one was not, or was "
+        f"submitted later.{hint}"
+    )
+
+
 def _who(record: RankRecord) -> str:
     return f"Rank {record.place.rank} (host {record.place.host}, pid {record.pid})"
 

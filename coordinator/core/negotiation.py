@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from horovod.coordinator.core.commands import Outbox, Refusal
 from horovod.coordinator.core.mismatch import difference, text
 from horovod.coordinator.core.plans import Plans
+from horovod.coordinator.core.tally import Tally
 from horovod.coordinator.core.values import Announcement, Error, ErrorKind, Kind, RankRequest, Signature
 
 
@@ -50,6 +51,7 @@ class Negotiation:
     hosts: Mapping[int, str]
     agent_of: Mapping[int, str]
     plans: Plans
+    tally: Tally = field(default_factory=Tally)
     entries: dict[tuple[int, str], Entry] = field(default_factory=dict)
     tombstones: dict[tuple[int, str], list[Tombstone]] = field(default_factory=dict)
 
@@ -103,6 +105,7 @@ class Negotiation:
 
     def refuse(self, out: Outbox, items: list[Announcement], error: Error) -> None:
         """Refusals, one message for each agent."""
+        self.tally.refusals[error.kind] += len(items)
         by_agent: dict[str, list[RankRequest]] = {}
         for item in items:
             by_agent.setdefault(self.agent_of[item.rank], []).append(RankRequest(item.rank, item.request))
@@ -116,6 +119,7 @@ class Negotiation:
             self.plans.make(out, entry.first, entry.members, requests, now)
 
     def _refuse_all(self, out: Outbox, key: tuple[int, str], error: Error, joined: frozenset[int]) -> None:
+        self.tally.mismatches += 1
         entry = self.entries.pop(key)
         self.refuse(out, list(entry.announced.values()), error)
         owed = set(entry.missing(joined))

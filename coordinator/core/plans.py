@@ -15,6 +15,7 @@ from enum import Enum
 from itertools import islice
 
 from horovod.coordinator.core.commands import Hold, Outbox, PlanMade, RetirePlan
+from horovod.coordinator.core.tally import Tally
 from horovod.coordinator.core.values import Kind, RankCount, RankRequest, Signature
 
 INCARNATION_SHIFT = 40
@@ -89,6 +90,7 @@ class Plans:
     incarnation: int
     capacity: int
     agent_of: dict[int, str]
+    tally: Tally = field(default_factory=Tally)
     table: OrderedDict[int, Plan] = field(default_factory=OrderedDict)
     made: int = 0
     live: int = 0
@@ -98,6 +100,7 @@ class Plans:
     ) -> Plan:
         """A new plan for these requests (rank -> request); evicts others when there are too many."""
         self.made += 1
+        self.tally.plans_made += 1
         plan_id = ((self.incarnation & INCARNATION_MASK) << INCARNATION_SHIFT) | self.made
         agents = tuple(dict.fromkeys(self.agent_of[rank] for rank in members))
         plan = Plan(plan_id, signature, members, agents, now)
@@ -121,6 +124,7 @@ class Plans:
         if plan is None:
             return
         plan.contests.append(round_number)
+        self.tally.contests += 1
         if plan.state is PlanState.LIVE:
             self._hold(out, plan)
         elif plan.state is PlanState.RETIRING and plan.final_limit() < plan.limit:
@@ -175,6 +179,7 @@ class Plans:
         if not plan.waiting:
             plan.move(PlanCause.RETIRED)
             del self.table[plan_id]
+            self.tally.plans_retired += 1
 
     def _hold(self, out: Outbox, plan: Plan) -> None:
         plan.move(PlanCause.HOLD)

@@ -105,6 +105,17 @@ class Stalls:
         found = self._round_waits(book.plans) + names + _call_waits(book.sets, now)
         return sorted(found, key=lambda wait: -wait.age_s)
 
+    def ages(self, book: Book, now: float) -> list[float]:
+        """How old each of the waits is, in no order; cheaper than all that ``waits`` says of them."""
+        rounds: dict[tuple[int, int], float] = {}
+        for item in (item for items in self.rounds.values() for item in items):
+            if (item.missing or item.holders) and item.plan in book.plans.table:
+                key = (item.plan, item.round)
+                rounds[key] = max(item.age_s, rounds.get(key, 0.0))
+        starts = [entry.since for entry in book.negotiation.entries.values()]
+        starts += [calls.since for calls in book.sets.calls.values()]
+        return [*rounds.values(), *(now - start for start in starts)]
+
     def _round_waits(self, plans: Plans) -> list[Wait]:
         merged: dict[tuple[int, int], list[OpenRound]] = {}
         for rounds in self.rounds.values():
@@ -156,8 +167,9 @@ class Stalls:
         if state.process_state == "dead":
             return "is dead"
         blocked = self.blocked_on.get(rank)
-        if state.blocked and blocked is not None:
-            return f"is alive and waits for {blocked.name!r} since {state.blocked_s:.0f} s"
+        if state.blocked:
+            what = repr(blocked.name) if blocked is not None else "another operation"
+            return f"is alive and waits for {what} since {state.blocked_s:.0f} s"
         return f"is alive and {idle}"
 
     def find_cycle(self, waits: list[Wait], book: Book, agent: str, now: float) -> Cycle | None:

@@ -273,6 +273,8 @@ HVD_API hvd_status hvd_op_reduce_bound(hvd_engine *engine, uint64_t offset, cons
  * Pull: HVD_OK means all members have arrived; the op lives on until hvd_op_done.
  * Failures free the op after every claim in its round has ended or its holder is dead (within timeout_ms, else HVD_PENDING). */
 HVD_API hvd_status hvd_op_wait(hvd_engine *engine, hvd_op op, uint32_t timeout_ms);
+/* What the op waits for has got another name: hvd_rank_info shows this tag from now on. */
+HVD_API hvd_status hvd_op_tag(hvd_engine *engine, hvd_op op, uint64_t tag);
 /* One bit of help, no waiting. HVD_OK: finished and, for cooperative ops, the output is written; hvd_op_wait still frees the handle. */
 HVD_API hvd_status hvd_op_poll(hvd_engine *engine, hvd_op op);
 /* Fails an op (bound or not) of this process; its waiters get HVD_E_CANCELLED.  A round in which it had arrived and that has not

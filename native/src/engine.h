@@ -51,6 +51,7 @@ struct hvd_engine {
   hvd_status bind(hvd_op handle, uint64_t offset, uint64_t *round);
   hvd_status unbind(hvd_op handle);
   hvd_status wait(hvd_op handle, uint64_t timeout_ns);
+  hvd_status tag(hvd_op handle, uint64_t tag);
   hvd_status poll(hvd_op handle);
   hvd_status fail(hvd_op handle);
   hvd_status meta(hvd_op handle, uint32_t member, int64_t *meta, uint32_t capacity, uint32_t *n, uint64_t *data_bytes);

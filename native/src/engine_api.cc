@@ -82,6 +82,11 @@ hvd_status hvd_op_wait(hvd_engine *engine, hvd_op op, uint32_t timeout_ms) {
   return guarded([&] { return engine->wait(op, timeout_ms * kNsPerMs); });
 }
 
+hvd_status hvd_op_tag(hvd_engine *engine, hvd_op op, uint64_t tag) {
+  if (engine == nullptr) return HVD_E_INVALID;
+  return guarded([&] { return engine->tag(op, tag); });
+}
+
 hvd_status hvd_op_poll(hvd_engine *engine, hvd_op op) {
   if (engine == nullptr) return HVD_E_INVALID;
   return guarded([&] { return engine->poll(op); });

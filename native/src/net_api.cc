@@ -164,7 +164,8 @@ hvd_status hvd_net::plan_add(uint64_t offset, const PlanHosts &hosts) {
   made.hosts.assign(hosts.ring, hosts.ring + hosts.n);
   made.me = made.place_of(spec_.my_host);
   if (view->is_pull()) made.member_hosts.assign(hosts.of_members, hosts.of_members + hosts.n_members);
-  made.direct = !view->is_pull() && (view->bytes == 0 || (view->bytes <= hvd::kMaxEagerBytes && hosts.n <= hvd::kMaxDirectHosts));
+  bool is_small = view->bytes == 0 || (view->bytes <= hvd::kMaxEagerBytes && hosts.n <= hvd::kMaxDirectHosts);
+  made.direct = !view->is_pull() && is_small;
   made.slots.resize(view->depth);
   for (uint32_t i = 0; i < view->depth; ++i) made.slots[i].round = i;
   made.published.resize(view->n_members);

@@ -76,6 +76,14 @@ hvd_status hvd_engine::wait(hvd_op handle, uint64_t timeout_ns) {
   return finish(op, status);
 }
 
+hvd_status hvd_engine::tag(hvd_op handle, uint64_t tag) {
+  Call call(this, handle);
+  if (call.op == nullptr) return closing_ ? HVD_E_CANCELLED : HVD_E_INVALID;
+  call.op->tag = tag;
+  show_blocked();
+  return HVD_OK;
+}
+
 // Looks once more while counted as a sleeper, so that nothing that happens from here on is missed.
 hvd_status hvd_engine::sleep(Lock &lock, Op *op, uint64_t at_most_ns, bool *progress) {
   hvd::BellSleep sleeper(slot().bell);

@@ -185,12 +185,16 @@ void test_blocked_is_shown() {
   while (info.blocked == 0) CHECK_EQUAL(hvd_board_rank_info(pair.host.board, 0, &info), HVD_OK);
   CHECK_EQUAL(info.blocked_tag, 11u);
   CHECK(info.blocked_ns != 0);
+  CHECK_EQUAL(hvd_op_tag(pair.a, op, 12), HVD_OK);
+  CHECK_EQUAL(hvd_board_rank_info(pair.host.board, 0, &info), HVD_OK);
+  CHECK_EQUAL(info.blocked_tag, 12u);
   hvd_op op_b = 0;
   CHECK_EQUAL(pair.submit_b(plan, &op_b), HVD_OK);
   waiter.join();
   CHECK_EQUAL(hvd_board_rank_info(pair.host.board, 0, &info), HVD_OK);
   CHECK_EQUAL(info.blocked, 0u);
   CHECK_EQUAL(world::wait_for(pair.b, op_b), HVD_OK);
+  CHECK_EQUAL(hvd_op_tag(pair.a, op, 13), HVD_E_INVALID);
 }
 
 // A helper of the agent reduces what nobody waits for.

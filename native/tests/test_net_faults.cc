@@ -82,7 +82,8 @@ void test_byte_by_byte() {
   NetOptions options;
   options.lanes = 1;
   Cluster cluster({1, 1, 1}, options, drip.joiner());
-  PlanOf small = cluster.add(HVD_COOPERATIVE, 400), large = cluster.add(HVD_COOPERATIVE, 100000), pull = cluster.add(HVD_PULL, 0);
+  PlanOf small = cluster.add(HVD_COOPERATIVE, 400), large = cluster.add(HVD_COOPERATIVE, 100000);
+  PlanOf pull = cluster.add(HVD_PULL, 0);
   cluster.run([&](uint32_t rank, NetHost &host, hvd_engine *engine) {
     for (const PlanOf *plan : {&small, &large}) {
       auto data = ones(plan == &small ? 100 : 25000, static_cast<float>(rank + 1));
@@ -461,7 +462,8 @@ void test_parked_frames() {
     for (int i = 0; i < 8; ++i)
       CHECK_EQUAL(hvd_op_reduce_bound(engine, plan.offsets[rank], data[i].data(), data[i].data(), 4000, 0, 0, &ops[i]), HVD_OK);
     for (int i = 0; i < 2; ++i)
-      CHECK_EQUAL(hvd_op_reduce_bound(engine, big.offsets[rank], more[i].data(), more[i].data(), 4000000, 0, 0, &bigs[i]), HVD_OK);
+      CHECK_EQUAL(hvd_op_reduce_bound(engine, big.offsets[rank], more[i].data(), more[i].data(), 4000000, 0, 0, &bigs[i]),
+                  HVD_OK);
     auto mine = ones(60000, static_cast<float>(rank));
     for (int i = 0; i < 4; ++i) {
       hvd_segment segment{mine.data(), nullptr, 240000};
@@ -611,7 +613,8 @@ void test_noise() {
     hvd_engine_close(engine);
   }
   uint64_t after = memory_kib();
-  std::printf("memory: %llu KiB, then %llu KiB\n", static_cast<unsigned long long>(before), static_cast<unsigned long long>(after));
+  std::printf("memory: %llu KiB, then %llu KiB\n", static_cast<unsigned long long>(before),
+              static_cast<unsigned long long>(after));
   CHECK(after < before + (100 << 10));
 }
 
@@ -720,7 +723,8 @@ void test_bad_arguments() {
   CHECK_EQUAL(hvd_net_plan_add(net, local, ring, 2, nullptr, 0), HVD_E_INVALID);
   uint32_t members[] = {0, 1};
   auto add = [&](uint64_t id, uint32_t kind, uint32_t op) {
-    hvd_plan_spec spec{id, kind, HVD_FLOAT32, op, 1, 1, kind == HVD_PULL ? 0u : 64u, 2, kind == HVD_PULL ? 2u : 1u, members, HVD_PLAN_REMOTE};
+    bool is_pull = kind == HVD_PULL;
+    hvd_plan_spec spec{id, kind, HVD_FLOAT32, op, 1, 1, is_pull ? 0u : 64u, 2, is_pull ? 2u : 1u, members, HVD_PLAN_REMOTE};
     uint64_t offset = 0;
     CHECK_EQUAL(hvd_board_plan_add(peer.host->board, &spec, &offset), HVD_OK);
     return offset;

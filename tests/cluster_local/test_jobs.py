@@ -91,6 +91,15 @@ def test_output_is_kept_at_the_launcher(shared: Cluster, tmp_path: Path) -> None
     assert json.loads((folder / "failure.json").read_text())["rank"] == 1
 
 
+def test_a_file_that_is_full_is_named_once_and_the_console_goes_on(shared: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "rank.1").mkdir()
+    (tmp_path / "rank.1" / "stderr").symlink_to("/dev/full")
+    script = "seq 20000; seq 20000 >&2"
+    done, out, err = shared.run("-np", "2", "--output-filename", str(tmp_path), "sh", "-c", script)
+    assert (done, len(lines(out)), len(lines(err))) == (0, 40_000, 40_001)
+    assert err.count(f"horovodrun: {tmp_path}/rank.1/stderr is incomplete: No space left on device.\n") == 1
+
+
 def test_much_output_arrives_complete_and_in_order(shared: Cluster) -> None:
     code = "import sys\nfor i in range(200000): print(i)"
     done, out, _ = shared.run("-np", "3", *python(code))

@@ -87,6 +87,10 @@ class FakeEngine:
         op.freed = op.status != PENDING
         return op.status
 
+    def tag(self, handle: int, tag: int) -> None:
+        assert not self.closed, "used after it was closed"
+        self.tags[handle - 1] = tag
+
     def poll(self, handle: int) -> int:
         return self.ops[handle].status
 

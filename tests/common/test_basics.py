@@ -68,12 +68,12 @@ def test_timeline_needs_to_be_enabled(hvd: HorovodBasics) -> None:
 
 def test_many_cycles_and_hooks(hvd: HorovodBasics, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    monkeypatch.setattr(basics, "_shutdown_hooks", [lambda: calls.append(1)])
+    monkeypatch.setattr(basics, "_epoch_hooks", [lambda: calls.append(1)])
     for _ in range(100):
         hvd.init()
         hvd.shutdown()
     hvd.shutdown()
-    assert len(calls) == 100
+    assert len(calls) == 200  # after each init and each shutdown
     assert not hvd.is_initialized()
 
 
@@ -96,6 +96,42 @@ class Comm:
 
 
 Comm.__module__ = "mpi4py.MPI"
+
+
+@pytest.mark.parametrize(
+    ("rank", "size", "starter"),
+    [
+        ("RANK", "WORLD_SIZE", "torchrun"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "mpirun"),
+        ("PMI_RANK", "PMI_SIZE", "mpiexec"),
+        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "srun"),
+    ],
+)
+def test_one_of_many_without_an_agent_is_warned(
+    hvd: HorovodBasics, monkeypatch: pytest.MonkeyPatch, rank: str, size: str, starter: str
+) -> None:
+    monkeypatch.setenv(rank, "1")
+    monkeypatch.setenv(size, "1")
+    hvd.init()  # one of one
+    hvd.shutdown()
+    monkeypatch.setenv(size, "2")
+    with pytest.warns(RuntimeWarning, match=rf"one of 2 \({rank}=1, {size}=2, as {starter} .*horovodrun -np 2 python"):
+        hvd.init()
+    hvd.shutdown()
+    monkeypatch.setenv("HOROVOD_SIZE", "1")
+    hvd.init()
+
+
+def test_settings_that_have_no_effect_alone_and_those_that_make_no_sense(
+    hvd: HorovodBasics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOROVOD_TIMELINE", "x.json")
+    with pytest.warns(RuntimeWarning, match="HOROVOD_TIMELINE=x.json: the timeline is not supported yet"):
+        hvd.init()
+    hvd.shutdown()
+    monkeypatch.setenv("HVD_SIMD", "foo")
+    with pytest.raises(StartError, match="HVD_SIMD is 'foo', but it must be avx512, avx2 or baseline"):
+        hvd.init()
 
 
 def test_comm_argument(hvd: HorovodBasics) -> None:

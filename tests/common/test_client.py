@@ -305,6 +305,64 @@ def test_tag_is_the_plan_or_the_request(rank: Rank) -> None:
     assert rank.engine.tags == [rank.announced()[0].request, 7]
 
 
+def test_what_a_waiter_is_shown_to_wait_for_follows_the_operation(rank: Rank) -> None:
+    planned(rank, named("x"))
+    op = rank.submit(named("x", (5,)))  # contests the plan
+    (_, announced) = rank.announced()
+    assert rank.client.show(op, 0) == announced.request
+    rank.retire(7, 1)
+    rank.plan_ready(8, announced.request)
+    assert rank.client.show(op, announced.request) == 8
+    rank.retire(8, 0)  # evicted before anybody else has arrived
+    assert rank.client.show(op, 8) == rank.announced()[-1].request
+    assert rank.engine.tags[op.handle - 1] == rank.announced()[-1].request
+
+
+def test_who_waits_behind_an_announcement_is_shown_to_wait_for_it(rank: Rank) -> None:
+    first, second = rank.submit(unnamed()), rank.submit(unnamed())
+    (announced,) = rank.announced()
+    assert rank.client.show(second, 0) == announced.request
+    rank.plan_ready(7, announced.request)
+    assert (rank.client.show(first, 0), rank.client.show(second, 0)) == (7, 7)
+
+
+def test_a_parked_operation_is_shown_to_wait_for_its_plan(rank: Rank) -> None:
+    planned(rank, named("x"))
+    rank.mark(7)
+    op = rank.submit(named("x"))
+    assert rank.client.show(op, 0) == 7
+    rank.retire(7, 1)
+    assert rank.client.show(op, 7) == rank.announced()[-1].request
+
+
+@pytest.mark.parametrize("signature", [named("x"), unnamed()])
+def test_what_could_not_be_announced_leaves_its_name_free(
+    rank: Rank, signature: Signature, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(message: object, descriptors: object = ()) -> None:
+        raise ValueError("too long")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(rank.session, "send", fail)
+        with pytest.raises(ValueError, match="too long"):
+            rank.submit(signature)
+    rank.check()
+    assert all(op.freed for op in rank.engine.ops.values())
+    op = rank.submit(signature)
+    rank.plan_ready(7, rank.announced()[0].request)
+    rank.engine.complete(op.handle)
+    op.wait()
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [({"op": 1.0}, TypeError), ({"root": "0"}, TypeError), ({"prescale": 2}, TypeError), ({"op": True}, TypeError)],
+)
+def test_a_signature_that_cannot_be_announced_is_not_made(values: dict[str, object], error: type[Exception]) -> None:
+    with pytest.raises(error, match="must be"):
+        named("x", **values)
+
+
 def test_memory_stays_flat_over_many_names(rank: Rank) -> None:
     core = rank.client._core
     for number in range(200):

@@ -9,7 +9,7 @@
     held AGENT PLAN RANK:COUNT...     retired AGENT PLAN
     join RANK REQUEST                 quiet AGENT [PLAN...]
     addset RANK REQUEST 0,1           rmset RANK REQUEST ID
-    left RANK [generation=1]          exit RANK CODE [signal= left=no lines=TEXT error=TEXT]
+    left RANK [generation=1 reason=TEXT]  exit RANK CODE [signal= left=no lines=TEXT error=TEXT]
     observe AGENT [round=PLAN/ROUND/AGE/MISSING/HOLDERS] [rank=RANK/SUBMITS/BLOCKED/SECONDS/STATE]
                   [on=RANK/PLAN/ROUND/NAME[/CALL]] [used=PLAN]    may be repeated
     lost AGENT REASON                 cancel CODE REASON
@@ -142,7 +142,9 @@ BY_RANK: dict[str, Callable[[list[str], Options], ev.Body]] = {
     "join": lambda words, options: ev.JoinRequested(int(words[0]), int(words[1])),
     "addset": lambda words, options: ev.SetAddRequested(int(words[0]), int(words[1]), ints(words[2])),
     "rmset": lambda words, options: ev.SetRemoveRequested(int(words[0]), int(words[1]), int(words[2])),
-    "left": lambda words, options: ev.RankLeft(int(words[0]), int(one(options, "generation", "1"))),
+    "left": lambda words, options: ev.RankLeft(
+        int(words[0]), int(one(options, "generation", "1")), one(options, "reason", "")
+    ),
     "exit": _exit,
 }
 

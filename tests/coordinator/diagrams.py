@@ -1,4 +1,4 @@
-"""Draws the state machines of the docs from the tables that the coordinator goes by.
+"""Draws the state machines of the docs from the tables that coordinator and agent go by.
 
 ``python -m tests.coordinator.diagrams`` writes docs/state-machines.md.
 """
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 
+from horovod.agent.core import session
 from horovod.coordinator.core import epoch, job, plans
 
 PAGE = Path(__file__).parents[2] / "docs" / "state-machines.md"
@@ -16,6 +17,7 @@ TABLES: tuple[tuple[str, str, Mapping[Enum, Mapping[Enum, Enum]]], ...] = (
     ("A rank of a job", "`coordinator/core/job.py`", job.TRANSITIONS),
     ("An epoch", "`coordinator/core/epoch.py`", epoch.TRANSITIONS),
     ("A plan", "`coordinator/core/plans.py`", plans.TRANSITIONS),
+    ("An agent's connection with its coordinator", "`agent/core/session.py`", session.TRANSITIONS),
 )
 HEAD = """# State machines
 

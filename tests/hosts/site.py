@@ -1,9 +1,9 @@
 """A coordinator and an agent on each host of a test cluster, as the programs that users start, and jobs on them.
 
-    with LoopbackCluster(2) as cluster:
-        site = Site(cluster.hosts, slots=(2, 1))
-        run = site.run("tests.multi.programs", "joins")
-        assert run.code == 0, run.output
+with LoopbackCluster(2) as cluster:
+    site = Site(cluster.hosts, slots=(2, 1))
+    run = site.run("tests.multi.programs", "joins")
+    assert run.code == 0, run.output
 """
 
 from __future__ import annotations
@@ -52,9 +52,7 @@ class Site:
         self.hosts, self.slots, self.options = hosts, slots, options or Options()
         self._each = each or [self.options] * len(hosts)
         listen = self.options.listen or f"{hosts[0].address}:0"
-        self.coordinator = self._start(
-            hosts[0], "horovod.coordinator", "--listen", listen, *self.options.coordinator
-        )
+        self.coordinator = self._start(hosts[0], "horovod.coordinator", "--listen", listen, *self.options.coordinator)
         self.address = self.coordinator.wait_for(r"listening on (\S+)$", READY_S)[1]
         self.agents = [self.start_agent(index) for index in range(len(hosts))]  # in order: ranks follow it
 

@@ -51,7 +51,9 @@ def test_an_interface_that_is_missing_is_told(network: Network) -> None:
     agent = ["-m", "horovod.agent", "--coordinator", f"{cluster[0].address}:1", "--interface", "eth7"]
     process = cluster[0].python(*agent, env={"HVD_TOKEN": TOKEN})
     assert process.wait() == 2
-    assert re.fullmatch(r"hvd-agent: error: There is no network interface 'eth7'; there are: .*eth0.*\n", process.output)
+    assert re.fullmatch(
+        r"hvd-agent: error: There is no network interface 'eth7'; there are: .*eth0.*\n", process.output
+    )
 
 
 def test_ports_come_from_the_range(network: Network) -> None:

@@ -59,7 +59,9 @@ def test_an_agent_that_is_killed_is_named_on_other_hosts_at_once(fresh: MakeSite
         told(launcher, rank, rf"RankLostError: Host {HOST} \(agent h1\) can't be reached any more: ", 2, since)
     run = result(launcher, 30, 3, ok=False)
     assert run.code == 1
-    assert re.search(rf"First failure: Host {HOST} \(agent h1\) can't be reached any more from host {HOST}", run.output), run.output
+    assert re.search(
+        rf"First failure: Host {HOST} \(agent h1\) can't be reached any more from host {HOST}", run.output
+    ), run.output
     assert until(lambda: not any(map(is_alive, ranks)))
     site.restart_agent(1)
     site.check_ready()

@@ -404,8 +404,8 @@ class World:
         waiting = [op for op in rank.waiting_for if not op.over]
         tag = 0
         if waiting:
-            op = waiting[0]
-            tag = op.plan.id if op.plan is not None else op.request
+            assert rank.core is not None
+            tag = rank.core.awaited(waiting[0])
         submits = sum(rank.uses.values())
         return ae.SeenRank(index, submits, len(waiting), tag, 0.0, "running" if rank.alive else "dead")
 

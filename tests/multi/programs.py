@@ -20,7 +20,6 @@ from horovod.common.exceptions import (
     MismatchError,
     NotWhileJoinedError,
     ShutDownError,
-    StalledError,
 )
 from horovod.common.process_sets import ProcessSet, add_process_set, remove_process_set
 from horovod.common.types import CollectiveKind, PullOp, ReduceOp, Signature
@@ -233,36 +232,6 @@ def killed_inside_a_round() -> None:
         print(f"error: {error}".replace("\n", " "), flush=True)
     assert time.monotonic() - start < 10
     os._exit(3)
-
-
-def cycle(second_thread: str) -> None:
-    """Each rank waits for a name that the other submits later, or never; a second thread may resolve it."""
-    own, other = ("a", "b") if hvd.rank() == 0 else ("b", "a")
-    allreduce(mine(4), "warm")
-    start = time.monotonic()
-    if second_thread == "yes":
-        threading.Timer(0.6, lambda: allreduce(mine(4), other)).start()
-        assert (allreduce(mine(4), own) == total()).all()
-        barrier()
-        return
-    with pytest.raises(StalledError) as caught:
-        allreduce(mine(4), own)
-    print(f"after {time.monotonic() - start:.1f} s: {caught.value}".replace("\n", " "))
-    assert time.monotonic() - start < 8
-
-
-def cycle_of_calls(other: str) -> None:
-    """Rank 0 adds a process set while rank 1 waits in something else."""
-    allreduce(mine(4), "warm")
-    others: dict[str, Callable[[], object]] = {
-        "allreduce": lambda: allreduce(mine(4), "a"),
-        "gather": lambda: allgather(mine(4), "a"),
-        "join": client().join,
-    }
-    call = others[other] if hvd.rank() else lambda: add_process_set([0])
-    with pytest.raises(StalledError) as caught:
-        call()
-    print(f"error: {caught.value}".replace("\n", " "))
 
 
 def _fill_arena() -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 
@@ -32,7 +33,30 @@ def test_rank_raises(run_ranks: RunRanks) -> None:
     run = run_ranks(2, "fails", "raise", ok=False)
     assert run.code == 1
     assert "RuntimeError: on purpose" in run.said(1)
-    assert "ShutDownError" in run.said(0)
+    assert "ShutDownError: allreduce.g: " in run.said(0)
+    assert "ShutDownError: allreduce.later: " in run.said(0)
+    assert run.said(0).count("rank 1 (host ") == run.said(0).count("raised RuntimeError: on purpose. Its output") == 2
+    assert "join" not in run.said(0)
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ("code", "rank 1 (host {}) called sys.exit(3). Its output says more."),
+        ("text", "rank 1 (host {}) called sys.exit('bad luck'). Its output says more."),
+        ("thread", "rank 1 (host {}) raised KeyError: 'the cause'. Its output says more."),
+        ("nothing", "rank 1 (host {}) called hvd.shutdown() or finished."),
+    ],
+)
+def test_a_rank_that_ends_early_says_why(run_ranks: RunRanks, how: str, text: str) -> None:
+    run = run_ranks(2, "tests.multi.departures.ends", how, ok=False, HVD_DEADLOCK_GRACE_SECONDS="0")
+    heard = re.sub(r"\(host [^)]*\)", "(host {})", run.said(0))
+    assert f"ShutDownError: allreduce.known: Horovod has been shut down: {text}" in heard, run.output
+    assert ("join" in heard) == (how == "nothing")
+
+
+def test_threads_go_on_when_the_main_thread_has_ended(run_ranks: RunRanks) -> None:
+    run_ranks(2, "tests.multi.departures.main_ends_first")
 
 
 @pytest.mark.parametrize(("how", "code"), [("exit", None), ("exit code", 7), ("kill", 137)])
@@ -59,23 +83,38 @@ def test_stopped_rank_is_warned_about_and_fails_at_the_limit(run_ranks: RunRanks
 
 
 def test_cycle_of_two_names_fails_after_the_grace(run_ranks: RunRanks) -> None:
-    run = run_ranks(2, "cycle", "no", HVD_DEADLOCK_GRACE_SECONDS="1")
+    run = run_ranks(2, "tests.multi.deadlocks.cycle", "no", HVD_DEADLOCK_GRACE_SECONDS="1")
     for rank in (0, 1):
         assert "allreduce.a" in run.said(rank)
         assert "allreduce.b" in run.said(rank)
 
 
 def test_second_thread_that_submits_in_time_prevents_it(run_ranks: RunRanks) -> None:
-    run_ranks(2, "cycle", "yes", HVD_DEADLOCK_GRACE_SECONDS="1")
+    run_ranks(2, "tests.multi.deadlocks.cycle", "yes", HVD_DEADLOCK_GRACE_SECONDS="1")
 
 
 @pytest.mark.parametrize(("other", "name"), [("allreduce", "allreduce.a"), ("gather", "allgather.a"), ("join", "join")])
 def test_cycle_with_a_process_set_call_fails_after_the_grace(run_ranks: RunRanks, other: str, name: str) -> None:
     variables = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1", "HVD_DEADLOCK_GRACE_SECONDS": "1"}
-    run = run_ranks(2, "cycle_of_calls", other, **variables)
+    run = run_ranks(2, "tests.multi.deadlocks.cycle_of_calls", other, **variables)
     for rank in (0, 1):
         assert "waits for 'add process set [0]'" in run.said(rank)
         assert f"waits for {name!r}" in run.said(rank)
+
+
+@pytest.mark.parametrize("what", ["nothing", "shape", "dtype", "prescale", "root", "kind"])
+def test_cycle_with_a_name_that_was_used_for_something_else(run_ranks: RunRanks, what: str) -> None:
+    run = run_ranks(2, "tests.multi.deadlocks.cycle_after_a_change", what, HVD_DEADLOCK_GRACE_SECONDS="1")
+    for rank in (0, 1):
+        assert "rank 1 (host " in run.said(rank)
+        assert "waits for 'x.known'" in run.said(rank)
+
+
+@pytest.mark.parametrize("first", ["new", "known"])
+def test_cycle_with_an_operation_behind_another_one(run_ranks: RunRanks, first: str) -> None:
+    run = run_ranks(2, "tests.multi.deadlocks.cycle_behind_another_operation", first, HVD_DEADLOCK_GRACE_SECONDS="1")
+    for rank in (0, 1):
+        assert "waits for 'allreduce.noname'" in run.said(rank)
 
 
 SMALL_ARENA = {"HVD_ARENA_BYTES": str(1 << 20), "HVD_DEADLOCK_GRACE_SECONDS": "2"}

@@ -109,6 +109,32 @@ def test_output_is_kept_in_files_and_echoed(tmp_path: Path) -> None:
     assert not (folder / "failure.json").exists()
 
 
+def test_a_file_that_is_full_is_named_once_and_the_console_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "rank.0").mkdir()
+    (tmp_path / "rank.0" / "stdout").symlink_to("/dev/full")
+    code = "for i in range(3000): print('x' * 100, flush=i % 100 == 0)"
+    done = launch("-np", "2", "--output-filename", str(tmp_path), *python(code))
+    assert done.returncode == 0
+    assert done.stdout.count("x" * 100) == 6000
+    assert done.stderr == f"horovodrun: {tmp_path}/rank.0/stdout is incomplete: No space left on device.\n"
+    assert (tmp_path / "rank.1" / "stdout").read_text() == ("x" * 100 + "\n") * 3000
+
+
+def test_a_file_that_can_not_be_made_and_a_record_that_can_not_be_written(tmp_path: Path) -> None:
+    (tmp_path / "rank.0").write_text("in the way")
+    (tmp_path / "failure.json").mkdir()
+    done = launch("-np", "1", "--output-filename", str(tmp_path), "sh", "-c", "echo x; exit 3")
+    assert done.returncode == 2
+    assert "the output folder" in done.stderr
+    (tmp_path / "failure.json").rmdir()
+    done = launch(
+        "-np", "1", "--output-filename", str(tmp_path), "sh", "-c", f"mkdir {tmp_path}/failure.json; echo x; exit 3"
+    )
+    assert (done.returncode, done.stdout) == (3, "[0]<stdout>:x\n")
+    assert f"horovodrun: {tmp_path}/rank.0/stdout is incomplete: File exists.\n" in done.stderr
+    assert f"The failure could not be recorded in {tmp_path}/failure.json: Is a directory." in done.stderr
+
+
 def test_much_output_passes_complete_while_memory_stays_small(tmp_path: Path) -> None:
     code = "import sys\nfor i in range(1600): sys.stdout.write('x' * 65535 + '\\n')"
     launcher = subprocess.Popen(
@@ -159,7 +185,9 @@ def test_the_code_of_the_rank_that_failed_and_its_traceback_last() -> None:
     assert tail.endswith("    ValueError: the reason\n")
 
 
-@pytest.mark.parametrize(("command", "code"), [("exit 7", 7), ("kill -9 $$", 137), ("kill -SEGV $$", 139)])
+@pytest.mark.parametrize(
+    ("command", "code"), [("exit 7", 7), ("kill -9 $$", 137), ("kill -ABRT $$", 134), ("kill -SEGV $$", 139)]
+)
 def test_exit_codes(command: str, code: int) -> None:
     done = launch("-np", "2", "sh", "-c", f'[ "$HOROVOD_RANK" = 0 ] || {{ {command}; }}')
     assert done.returncode == code
@@ -177,6 +205,18 @@ def test_a_failure_is_recorded_for_programs(tmp_path: Path) -> None:
     assert (record["rank"], record["signal"], record["last_lines"]) == (1, 0, "because")
     assert record["host"] == socket.gethostname()
     assert record["pid"] > 0
+
+
+@pytest.mark.parametrize("files", [6, 16, 20])
+def test_too_few_open_files_are_named(files: int) -> None:
+    script = f'ulimit -n {files}; exec "$@"'
+    command = ["sh", "-c", script, "sh", *LAUNCHER, "-np", "4", "true"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, env=environment(), check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        f"horovodrun: The limit of {files} open files (ulimit -n) is too low for so many ranks: raise it, as in ulimit -n 4096."
+    )
+    assert "Please report" not in done.stderr
 
 
 def test_a_command_that_does_not_exist() -> None:

@@ -8,7 +8,8 @@ import pytest
 from horovod.runner.hosts import HostInfo, local_slots, parse_host_files, parse_hosts
 from horovod.runner.launch import coordinator_config, run_commandline
 from horovod.runner.options import OPTIONS
-from horovod.runner.settings import UsageProblem, environment_notes, notes_of, parse_args, variables_of
+from horovod.runner.settings import UsageProblem, notes_of, parse_args, variables_of
+from horovod.runner.variables import check_variables, environment_notes
 
 BASE = ["-np", "2"]
 COMMAND = ["python", "train.py"]
@@ -101,6 +102,9 @@ def test_negative_numbers(option: object) -> None:
         (["-np", "2", "-H", "node7:2", "python"], "the host node7 is not this machine"),
         (["-np", "2", "-H", "localhost", "python"], "must be written <host>:<slots>"),
         (["-np", "3", "-H", "localhost:2", "python"], "the hosts have 2 slots, but 3 ranks"),
+        (["-np", "2", "-H", "", "python"], "--hosts is given, but its value is empty"),
+        (["-np", "2", "--coordinator", "", "python"], "--coordinator is given, but its value is empty"),
+        (["-np", "2", "--output-filename", "", "python"], "--output-filename is given, but its value is empty"),
         (["-np", "2", "--hostfile", "/no/such/file", "python"], "can't be read"),
         (["-np", "2", "--config-file", "/no/such/file", "python"], "can't be read"),
     ],
@@ -195,6 +199,38 @@ def test_build_choices_in_the_environment_are_explained() -> None:
     assert [note.split(":")[0] for note in notes] == ["HOROVOD_GPU_ALLREDUCE=NCCL", "HOROVOD_CPU_ALLREDUCE=GLOO"]
     assert environment_notes({"HOROVOD_CONTROLLER": "gloo"}) == []
     assert len(environment_notes({"HOROVOD_CONTROLLER": "mpi"})) == 1
+
+
+def test_variables_without_effect_say_so_once() -> None:
+    given = {
+        "HOROVOD_TIMELINE": "x.json",
+        "HOROVOD_AUTOTUNE": "1",
+        "HOROVOD_ELASTIC": "0",
+        "HOROVOD_CYCLE_TIME": "3",
+        "HOROVOD_GLOO_IFACE": "eth0",
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": "5",
+        "HOROVOD_LOG_LEVEL": "loud",
+        "HOROVOD_DYNAMIC_PROCESS_SETS": "true",
+    }
+    names = ["CYCLE_TIME=3", "TIMELINE=x.json", "AUTOTUNE=1", "GLOO_IFACE=eth0", "LOG_LEVEL=loud"]
+    names += ["DYNAMIC_PROCESS_SETS=true"]
+    assert [note.split(":")[0] for note in environment_notes(given)] == [f"HOROVOD_{name}" for name in names]
+    told = environment_notes(given, told={"HOROVOD_CYCLE_TIME": "3"})
+    assert [note.split(":")[0] for note in told] == [f"HOROVOD_{name}" for name in names[1:]]
+
+
+def test_a_launcher_inside_a_rank_does_not_repeat_what_was_said() -> None:
+    assert environment_notes({"HOROVOD_CPU_OPERATIONS": "gloo", "HOROVOD_CONTROLLER": "gloo"}) == []
+    assert environment_notes({"HVD_SLOT_NONCE": "x", "HOROVOD_TIMELINE": "x.json"}) == []
+
+
+@pytest.mark.parametrize("variables", [{"HVD_SIMD": "foo"}, {"HVD_HELPERS": "-3"}, {"HVD_HELPERS": "many"}])
+def test_variables_of_our_own_that_make_no_sense(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    ((name, value),) = variables.items()
+    with pytest.raises(UsageProblem, match=f"the environment variable {name} is '{value}', but it must be"):
+        check_variables(variables)
+    monkeypatch.setenv(name, value)
+    assert run_commandline(["-np", "1", "true"]) == 2
 
 
 def test_limits_come_from_the_environment() -> None:

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.timeout(180)
 OPS = "tests.torch.checks_ops"
 OPTIMIZER = "tests.torch.checks_optimizer"
 STATE = "tests.torch.checks_state"
+REFUSALS = "tests.torch.checks_refusals"
 SETS = "tests.torch.checks_sets"
 
 
@@ -36,3 +37,9 @@ def test_state(size: int, name: str) -> None:
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_sets_and_join(size: int, name: str) -> None:
     expect_passed(size, SETS, name)
+
+
+@pytest.mark.parametrize("name", checks_of(REFUSALS))
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_refusals(size: int, name: str) -> None:
+    expect_passed(size, REFUSALS, name)

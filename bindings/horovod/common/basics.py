@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import atexit
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from horovod.common import config, process_sets
+from horovod.common import config, departure, process_sets
 from horovod.common.exceptions import NotInitializedError, StartError, UsageError
 from horovod.common.process_sets import ProcessSet
 from horovod.common.types import Client, ReduceOp
 
-__all__ = ["HorovodBasics", "client", "disown", "on_shutdown"]
+__all__ = ["HorovodBasics", "client", "disown", "on_new_epoch"]
 
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
@@ -24,7 +25,7 @@ _lock = threading.RLock()
 _client: Client | None = None
 _not_initialized = NOT_INITIALIZED
 _atexit_done = False
-_shutdown_hooks: list[Callable[[], None]] = []
+_epoch_hooks: list[Callable[[], None]] = []
 
 
 def client() -> Client:
@@ -34,9 +35,9 @@ def client() -> Client:
     return _client
 
 
-def on_shutdown(hook: Callable[[], None]) -> None:
-    """Calls ``hook`` after every shutdown: bindings restart their handle tables there."""
-    _shutdown_hooks.append(hook)
+def on_new_epoch(hook: Callable[[], None]) -> None:
+    """Calls ``hook`` after every shutdown and every init: bindings restart their handle tables there."""
+    _epoch_hooks.append(hook)
 
 
 def _make_client(settings: config.Settings, sets: Sequence[Sequence[int]]) -> Client:
@@ -53,6 +54,8 @@ def _make_client(settings: config.Settings, sets: Sequence[Sequence[int]]) -> Cl
         )
     from horovod.common.solo import SoloClient
 
+    for notice in config.lonely_notices():
+        warnings.warn(notice, RuntimeWarning, stacklevel=4)
     return SoloClient()
 
 
@@ -65,12 +68,20 @@ def _start(sets: Sequence[ProcessSet], check_comm: Callable[[int], None]) -> Non
         settings = config.read_settings()
         check_comm(settings.size)
         _client = _make_client(settings, process_sets._distinct_ranks(sets, settings.size))
+        if settings.agent:
+            departure.watch(_leave)
+        _start_counting_anew()  # a call that failed before init counts on no other rank
     if not _atexit_done:
-        atexit.register(_stop)
+        atexit.register(_leave)
         _atexit_done = True
 
 
-def _stop() -> None:
+def _leave() -> None:
+    """At the end of the process: the others are told if it comes too early."""
+    _stop(departure.reason())
+
+
+def _stop(reason: str = "") -> None:
     """Leaves the job; does nothing when there is no client."""
     global _client
     with _lock:
@@ -78,12 +89,16 @@ def _stop() -> None:
         if leaving is None:
             return
         try:
-            leaving.leave()
+            leaving.leave(reason)
         finally:
             _client = None
             process_sets._forget_process_sets()
-            for hook in _shutdown_hooks:
-                hook()
+            _start_counting_anew()
+
+
+def _start_counting_anew() -> None:
+    for hook in _epoch_hooks:
+        hook()
 
 
 def _check_comm(comm: object, size: int) -> None:

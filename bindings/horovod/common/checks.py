@@ -2,12 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from horovod.common.exceptions import UsageError
-from horovod.common.types import Signature
+from horovod.common.types import CollectiveKind, ReduceOp, Signature
 
-__all__ = ["check_submit", "full_name"]
+__all__ = ["about", "check_factor", "check_op", "check_root", "check_submit", "full_name"]
+
+_SHOWN = 3  # tensors of a group
+_OPS = tuple(int(op) for op in ReduceOp)
+
+
+def about(signature: Signature, name: str, text: str) -> str:
+    """The text of a failure with the operation that it befell, unless that is in it."""
+    if name in text:
+        return text
+    tensors = signature.tensor_names
+    inside = f" ({', '.join(tensors[:_SHOWN])}{f' and {len(tensors) - _SHOWN} more' if len(tensors) > _SHOWN else ''})"
+    return f"{name}{inside if tensors else ''}: {text}"
+
+
+def check_op(op: object, what: str) -> int:
+    """The reduction that this equals, so that equal arguments make one signature; UsageError for anything else."""
+    for known in _OPS:
+        if op == known:
+            return known
+    raise UsageError(f"{what}: op={op!r} is none of Average, Sum, Adasum, Min, Max and Product.")
+
+
+def check_factor(factor: Any, what: str) -> float:
+    """A scale factor; UsageError for what is none."""
+    try:
+        number = float("nan") if isinstance(factor, (str, bytes)) else float(factor)
+    except (TypeError, ValueError, OverflowError):
+        number = float("nan")
+    if number != number:
+        raise UsageError(f"{what}: prescale_factor and postscale_factor must be numbers, not {factor!r}.")
+    return number
+
+
+def check_root(root: Any, ranks: Sequence[int], what: str) -> int:
+    """A root's rank; UsageError for what is no rank of the set (of a set that is not known, submitting it says more)."""
+    try:
+        number = operator.index(root)
+    except TypeError:
+        raise UsageError(f"{what}: root_rank must be a rank, an integer, not {root!r}.") from None
+    if ranks and number not in ranks:
+        raise UsageError(f"{what}: root rank {number} is not in the process set, which has ranks {list(ranks)}.")
+    return number
 
 
 def full_name(signature: Signature, name: str | None = None) -> str:
@@ -27,7 +71,8 @@ def check_submit(
             f"{full_name(signature, name)}: rank {rank} is not a member of process set {signature.process_set}, "
             f"which has ranks {list(ranks)}."
         )
-    if signature.root >= 0 and signature.root not in ranks:
+    rooted = signature.root >= 0 or signature.kind is CollectiveKind.BROADCAST
+    if rooted and signature.root not in ranks:
         raise UsageError(
             f"{full_name(signature, name)}: root rank {signature.root} is not in process set "
             f"{signature.process_set}, which has ranks {list(ranks)}."

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from horovod.common.checks import check_submit
+from horovod.common.checks import about, check_submit
 from horovod.common.core import OperationState, Plan, Signature
 from horovod.common.core.events import (
     EpochEnded,
@@ -135,9 +135,7 @@ class AgentClient(EpochMember):
         with self._lock:
             self._check_open(op)
             check_submit(op.signature, self._sets, self.rank, op.name)
-            plan = self._live.get(op.signature.key)
-            op.request = self._core.new_request()
-            tag = op.request if plan is None else plan.id
+            op.request = tag = self._core.new_request()
         engine = self.enter()
         try:
             op.handle = self._stage(engine, op, lambda: stage(engine, tag), tag, nbytes)
@@ -168,19 +166,32 @@ class AgentClient(EpochMember):
                     f"{op.name}: an operation of this name is in flight already in this process. Wait for it, or give "
                     "this one another name."
                 )
-        self._run(self._core.handle(Submit(op)))
+        try:
+            self._run(self._core.handle(Submit(op)))
+        except Exception:
+            self._take_back(op)
+            raise
+
+    def _take_back(self, op: AgentOp) -> None:
+        """It could not be submitted: the name is free again, and nothing is left in the engine."""
+        op.over = True
+        self._engine.fail(op.handle)
+        self._engine.wait(op.handle, 0)
+        if op.state is OperationState.WAITING:
+            self._run(self._core.handle(Finished(op)))
 
     def _check_open(self, op: AgentOp) -> None:
         if self._gone:
             raise NotInitializedError(self._gone)
         ended = self._core.ended
         if ended is not None:
-            raise self._error_of(ended.kind, ended.text)
+            raise self._error_of(ended.kind, about(op.signature, op.name, ended.text))
 
     def _raise_status(self, op: AgentOp, status: int) -> None:
         """A submit that the engine refused."""
         if status in (CLOSED, FAILED):
-            raise self._error_of(*self._end_of_epoch(status, 0))
+            kind, text = self._end_of_epoch(status, 0)
+            raise self._error_of(kind, about(op.signature, op.name, text))
         raise EngineError(f"{op.name}: {status_text(status)}.")
 
     # ---- what operations call
@@ -197,6 +208,14 @@ class AgentClient(EpochMember):
         """This thread has left the engine."""
         with self._lock:
             self._inside -= 1
+
+    def show(self, op: AgentOp, shown: int) -> int:
+        """Tells the agent what an operation waits for that has waited for a while; ``shown`` is what it knows already."""
+        with self._lock:
+            awaited = self._core.awaited(op)
+            if awaited != shown and not self._gone:
+                self._engine.tag(op.handle, awaited)
+        return awaited
 
     def conclude(self, op: AgentOp, status: int) -> None:
         """The engine has freed the operation: books its outcome, once."""
@@ -215,9 +234,9 @@ class AgentClient(EpochMember):
                 plan.ops.pop(op, None)
 
     def error(self, op: AgentOp) -> Exception:
-        """A fresh exception for a failed operation."""
+        """A fresh exception for a failed operation; it names the operation."""
         kind, text = op.failure or (ErrorKind.SHUT_DOWN, SHUT_DOWN_TEXT)
-        return self._error_of(kind, text)
+        return self._error_of(kind, about(op.signature, op.name, text))
 
     # ---- questions to the agent
 
@@ -280,8 +299,8 @@ class AgentClient(EpochMember):
 
     # ---- the end
 
-    def leave(self) -> None:
-        """Ends this membership: what is open fails, the agent is told, the reader ends."""
+    def leave(self, reason: str = "") -> None:
+        """Ends this membership: what is open fails, the agent is told (with the reason), the reader ends."""
         with self._lock:
             if self._gone:
                 return
@@ -294,7 +313,7 @@ class AgentClient(EpochMember):
         self._wait_outside()
         self._engine.close()
         self._process.client = None
-        self._say_goodbye()
+        self._say_goodbye(reason)
 
     def _finish_complete(self) -> None:
         """What is complete keeps its result, whether anybody has asked for it or not."""
@@ -314,9 +333,10 @@ class AgentClient(EpochMember):
         while self._inside and time.monotonic() < deadline:
             time.sleep(0.0005)
 
-    def _say_goodbye(self) -> None:
+    def _say_goodbye(self, reason: str) -> None:
+        leave = worker_pb2.Leave(generation=self._generation, reason=reason.encode(errors="replace").decode())
         try:
-            self._session.send(worker_pb2.WorkerMessage(leave=worker_pb2.Leave(generation=self._generation)))
+            self._session.send(worker_pb2.WorkerMessage(leave=leave))
         except AgentLostError:
             self._process.drop_session()
             return

@@ -17,12 +17,22 @@ __all__ = [
     "Settings",
     "dynamic_process_sets",
     "enable_dynamic_process_sets",
+    "lonely_notices",
     "read_settings",
     "replace_variables",
 ]
 
 # Address space, not memory: pages exist only where they are touched.
 DEFAULT_ARENA_BYTES = 256 << 30
+
+_SIMD = ("", "avx512", "avx2", "baseline")
+# Starters of processes, and the variables in which they tell a process its number and how many there are.
+_STARTERS = (
+    ("torchrun", "RANK", "WORLD_SIZE"),
+    ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("mpiexec", "PMI_RANK", "PMI_SIZE"),
+    ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +87,23 @@ def replace_variables(values: Mapping[str, str | None]) -> dict[str, str | None]
     return before
 
 
+def lonely_notices() -> list[str]:
+    """What a process that finds no agent should be told: that it was meant to be one of many, what has no effect."""
+    notices = []
+    if os.environ.get("HOROVOD_TIMELINE"):
+        notices.append(f"HOROVOD_TIMELINE={os.environ['HOROVOD_TIMELINE']}: the timeline is not supported yet.")
+    for starter, rank, size in _STARTERS if "HOROVOD_SIZE" not in os.environ else ():
+        count = os.environ.get(size, "")
+        if rank in os.environ and count.isdecimal() and int(count) > 1:
+            notices.append(
+                f"This process is one of {count} ({rank}={os.environ[rank]}, {size}={count}, as {starter} sets them), but no "
+                "agent is named in HOROVOD_AGENT: each of them trains alone, as rank 0 of 1. Start the program with: "
+                f"horovodrun -np {count} python train.py (or set HOROVOD_SIZE=1 to say that they are to run alone)."
+            )
+            break
+    return notices
+
+
 def read_settings() -> Settings:
     """The settings as the environment holds them now; raises StartError where a value makes no sense."""
     rank, size = _integer("HOROVOD_RANK", 0), _integer("HOROVOD_SIZE", 1)
@@ -85,6 +112,9 @@ def read_settings() -> Settings:
     arena_bytes = _integer("HVD_ARENA_BYTES", DEFAULT_ARENA_BYTES)
     if arena_bytes < 1 << 20:
         raise StartError(f"HVD_ARENA_BYTES={arena_bytes} is too small: give at least 1048576.")
+    simd = os.environ.get("HVD_SIMD", "")
+    if simd not in _SIMD:
+        raise StartError(f"HVD_SIMD is {simd!r}, but it must be avx512, avx2 or baseline.")
     return Settings(
         rank=rank,
         size=size,

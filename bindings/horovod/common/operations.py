@@ -61,7 +61,9 @@ class AgentOp(Operation):
         engine = client.enter()
         try:
             status = engine.wait(self.handle, _SLICE_MS)
+            shown = 0
             while status == PENDING:
+                shown = client.show(self, shown)
                 status = engine.wait(self.handle, _SLICE_MS)
         finally:
             client.exit()

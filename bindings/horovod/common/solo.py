@@ -158,5 +158,5 @@ class SoloClient:
         """Ordinary memory."""
         return plain_buffer(nbytes)
 
-    def leave(self) -> None:
+    def leave(self, reason: str = "") -> None:
         """Nothing to do."""

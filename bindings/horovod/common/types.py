@@ -136,6 +136,6 @@ class Client(Protocol):
         """Memory that collectives work on where it is."""
         ...
 
-    def leave(self) -> None:
-        """Ends this rank's membership; what is open fails."""
+    def leave(self, reason: str = "") -> None:
+        """Ends this rank's membership; what is open fails.  ``reason``: what this process died of, for the others."""
         ...

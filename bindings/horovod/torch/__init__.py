@@ -1,5 +1,8 @@
 """Horovod for PyTorch: ``import horovod.torch as hvd``."""
 
+from typing import TYPE_CHECKING
+
+from horovod.common.missing import missing_attribute
 from horovod.common.process_sets import add_process_set, remove_process_set
 from horovod.torch.compression import Compression
 from horovod.torch.functions import (
@@ -136,3 +139,9 @@ __all__ = [
     "stop_timeline",
     "synchronize",
 ]
+
+
+if not TYPE_CHECKING:  # checkers find what is missing themselves
+
+    def __getattr__(name: str) -> object:
+        raise missing_attribute(__name__, name)

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from horovod.common.exceptions import UsageError
 from horovod.common.types import ReduceOp
 from horovod.common.util import num_rank_is_power_2
 from horovod.torch.compression import Compressor
+from horovod.torch.parameters import check_passes
 from horovod.torch.pending import require_client, synchronize
 from horovod.torch.reduce_ops import allreduce_async_
 
@@ -41,8 +41,7 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Kept for compatibility: gradients are summed until ``step``, however many passes there are."""
-        if passes <= 0:
-            raise UsageError("backward_passes_per_step must be > 0")
+        check_passes(passes)
         self.backward_passes_per_step = passes
 
     def synchronize(self) -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
+from horovod.common.exceptions import UsageError
+
+__all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor", "check_compression"]
 
 
 class Compressor:
@@ -84,3 +86,12 @@ class Compression:
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+
+
+def check_compression(compression: object, what: str) -> None:
+    """UsageError for what is no compressor, such as its name."""
+    if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
+        raise UsageError(
+            f"{what}: compression={compression!r} is no compressor: use hvd.Compression.none, hvd.Compression.fp16 or "
+            "hvd.Compression.bf16."
+        )

@@ -13,6 +13,7 @@ from typing import Any
 import cloudpickle
 import torch
 
+from horovod.common.checks import check_root
 from horovod.common.exceptions import UsageError
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.types import CollectiveKind
@@ -26,20 +27,45 @@ __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", 
 # ---- objects
 
 
-def _exchange(payload: bytes, name: str, root: int, process_set: ProcessSet) -> list[bytearray]:
-    """What each member published; with a root, what it alone published."""
+_Pickled = tuple[bytes, Exception | None]
+
+
+def _pickled(obj: Any) -> _Pickled:
+    """The bytes that stand for the object, or words that say why there are none, and the cause."""
+    try:
+        return cloudpickle.dumps(obj), None
+    except Exception as error:
+        return f"{type(error).__name__}: {error}".encode("utf-8", "replace"), error
+
+
+def _exchange(pickled: _Pickled, name: str, root: int, process_set: ProcessSet) -> list[bytearray]:
+    """What each member published; with a root, what it alone published.  The same error on all if one had nothing to send."""
     client, set_id, handle = require_client(), set_id_of(process_set), handles.advance()
     signature = make_signature(CollectiveKind.ALLGATHER, name, torch.uint8, [(-1,)], set_id, root=root)
+    payload, cause = pickled
     address = ctypes.cast(ctypes.c_char_p(payload), ctypes.c_void_p).value or 0
-    unnamed = automatic_name("allgather", name, handle)
-    op = client.gather(signature, [(address, len(payload))], [len(payload)], keep=payload, name=unnamed)
+    unnamed, meta = automatic_name("allgather", name, handle), [len(payload), cause is not None]
+    op = client.gather(signature, [(address, len(payload))], meta, keep=payload, name=unnamed)
     try:
         op.wait()
         ranks = members_of(set_id)
         members = range(len(ranks)) if root < 0 else [ranks.index(root)]
-        return [_read_bytes(op, member) for member in members]
+        received = [_read_bytes(op, member) for member in members]
+        failed = [member for member in members if op.meta(member)[1]]
     finally:
         op.done()
+    if failed:
+        texts = {ranks[member]: received[members.index(member)].decode(errors="replace") for member in failed}
+        raise UsageError(_not_pickled(name, texts)) from cause
+    return received
+
+
+def _not_pickled(name: str, texts: Mapping[int, str]) -> str:
+    hosts = "; ".join(f"rank {rank}: {text}" for rank, text in texts.items())
+    return (
+        f"{name!r} was not sent, and all ranks are told so: an object can't be pickled by cloudpickle on {hosts}. "
+        "Send what it is made from instead; locks, files, generators and open connections stay where they are."
+    )
 
 
 def _read_bytes(op: Any, member: int) -> bytearray:
@@ -56,17 +82,21 @@ def broadcast_object(
     """The root's object, on all ranks of the set; it must be picklable (by cloudpickle).
 
     Ranks must agree on the name, if one is given; what they pass as ``obj`` elsewhere than on the root does not matter.
+    Raises UsageError on all ranks when the root can't pickle its object.
     """
-    client = require_client()
-    is_root = client.rank == root_rank
-    payload = cloudpickle.dumps(obj) if is_root else b""
-    (received,) = _exchange(payload, f"{name or 'any'}.object", int(root_rank), process_set)
+    root_rank = check_root(root_rank, members_of(set_id_of(process_set)), f"broadcast_object {name or ''}".rstrip())
+    is_root = require_client().rank == root_rank
+    pickled = _pickled(obj) if is_root else (b"", None)
+    (received,) = _exchange(pickled, f"{name or 'any'}.object", root_rank, process_set)
     return obj if is_root else cloudpickle.loads(received)
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Every rank's object, in the order of ranks; they must be picklable (by cloudpickle)."""
-    payloads = _exchange(cloudpickle.dumps(obj), f"{name or 'any'}.objects", -1, process_set)
+    """Every rank's object, in the order of ranks; they must be picklable (by cloudpickle).
+
+    Raises UsageError on all ranks when one of them can't pickle its object.
+    """
+    payloads = _exchange(_pickled(obj), f"{name or 'any'}.objects", -1, process_set)
     return [cloudpickle.loads(payload) for payload in payloads]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from horovod.common.checks import check_root
 from horovod.common.exceptions import MismatchError, UsageError
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.types import CollectiveKind, PullOp
@@ -17,7 +18,15 @@ from horovod.torch.compression import Compression
 from horovod.torch.dtypes import engine_dtype
 from horovod.torch.pending import PulledEntry, handles, increment_version, require_client, start, synchronize
 from horovod.torch.reduce_ops import allreduce, grouped_allreduce
-from horovod.torch.signatures import automatic_name, by_dtype, check_tensor, make_signature, part_name, set_id_of
+from horovod.torch.signatures import (
+    automatic_name,
+    by_dtype,
+    check_tensor,
+    check_tensors,
+    make_signature,
+    part_name,
+    set_id_of,
+)
 from horovod.torch.staging import in_place_target, new_like, wire_copy
 
 __all__ = [
@@ -156,8 +165,9 @@ def _start_grouped_gather(
     """One operation for each dtype in the group."""
     handle = handles.advance()
     what = f"allgather.{name or 'noname'}"
+    tensors = check_tensors(tensors, what)
     for tensor in tensors:
-        engine_dtype(check_tensor(tensor, what).dtype, what)
+        engine_dtype(tensor.dtype, what)
     groups, ops = by_dtype(tensors), []
     for part, positions in enumerate(groups):
         ops.append(_submit_gather([tensors[p] for p in positions], name, process_set, handle, True, part)[0])
@@ -182,7 +192,7 @@ def grouped_allgather_async(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Starts joining several tensors in one operation; ``synchronize`` gives a tuple."""
-    entry, handle = _start_grouped_gather(list(tensors), name, process_set)
+    entry, handle = _start_grouped_gather(tensors, name, process_set)
     return start(_GatherEntry(entry, True), handle)
 
 
@@ -227,7 +237,8 @@ def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> tuple[torch.Tensor, ...]:
     """Several allgathers as one operation; gradients flow through it."""
-    return tuple(_Allgather.apply(name, process_set, True, *tensors))
+    checked = check_tensors(tensors, f"allgather.{name or 'noname'}")
+    return tuple(_Allgather.apply(name, process_set, True, *checked))
 
 
 # ---- broadcast
@@ -240,15 +251,15 @@ def _start_broadcast(
     what = f"broadcast.{name or 'noname'}"
     check_tensor(tensor, what)
     client, set_id = require_client(), set_id_of(process_set)
-    signature = make_signature(
-        CollectiveKind.BROADCAST, name, tensor.dtype, [tensor.shape], set_id, root=int(root_rank)
-    )
+    ranks = members_of(set_id)
+    root_rank = check_root(root_rank, ranks, what)
+    signature = make_signature(CollectiveKind.BROADCAST, name, tensor.dtype, [tensor.shape], set_id, root=root_rank)
     target, buffer = in_place_target(tensor, what) if in_place else new_like(tensor)
     source = wire_copy(tensor)
     is_root = client.rank == root_rank
     pieces = [(source.data_ptr(), source.nbytes)] if is_root else []
     op = client.gather(signature, pieces, (), keep=source, name=automatic_name("broadcast", name, handle))
-    root = members_of(set_id).index(root_rank)
+    root = ranks.index(root_rank)
 
     def read(ops: Sequence[PullOp]) -> torch.Tensor:
         if in_place and is_root:
@@ -326,7 +337,13 @@ def _clean_splits(splits: Any, rows: int, members: int, what: str) -> tuple[list
         if members and rows % members:
             raise UsageError(f"{what}: {rows} rows can't be cut evenly for {members} ranks: give splits.")
         return [rows // max(members, 1)] * members, device
-    counts = [int(count) for count in splits]
+    try:
+        counts = [int(count) for count in splits]
+        whole = all(count == given for count, given in zip(counts, splits, strict=True))
+    except (TypeError, ValueError, OverflowError):
+        counts, whole = [], False
+    if not whole:
+        raise UsageError(f"{what}: splits must be a list of integers, one for each rank, not {splits!r}.")
     if len(counts) != members:
         raise UsageError(f"{what}: {len(counts)} splits for {members} ranks.")
     if any(count < 0 for count in counts) or sum(counts) > rows:

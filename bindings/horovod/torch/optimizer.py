@@ -19,8 +19,8 @@ from horovod.common.exceptions import UsageError
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.types import ReduceOp
 from horovod.torch.adasum import make_adasum_optimizer
-from horovod.torch.compression import Compression, Compressor
-from horovod.torch.parameters import check_groups, name_parameters
+from horovod.torch.compression import Compression, Compressor, check_compression
+from horovod.torch.parameters import check_groups, check_passes, name_parameters
 from horovod.torch.pending import require_client
 from horovod.torch.reducer import Reducer, Settings
 
@@ -73,8 +73,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """From now on gradients are reduced in every ``passes``-th backward pass."""
-        if passes <= 0:
-            raise UsageError("backward_passes_per_step must be > 0")
+        check_passes(passes)
         self._reducer.settings.passes = passes
         self._reducer.forget_step()
 
@@ -139,7 +138,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         if self._reducer.is_pending():
             raise AssertionError(
                 "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
-                "optimizer.synchronize(). The gradients are being reduced: call one of these first."
+                "optimizer.synchronize(). This is prohibited as it can cause a race condition: the gradients are being "
+                "reduced. Call step() or synchronize() first; zero_grad() belongs before backward()."
             )
         self._wrapped.zero_grad(self, set_to_none)
 
@@ -173,17 +173,19 @@ def _subclass(wrapped: type[torch.optim.Optimizer], methods: type) -> type[Any]:
     return type(wrapped.__name__, (wrapped,), {**body, "_wrapped": wrapped, "__doc__": wrapped.__doc__})
 
 
-def _check_arguments(optimizer: object, op: int, predivide: float, passes: int) -> None:
+def _check_arguments(optimizer: object, op: int, predivide: Any, passes: Any, compression: Any) -> None:
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise UsageError(f"DistributedOptimizer wraps a torch.optim.Optimizer, not {type(optimizer).__name__}.")
+    check_compression(compression, "DistributedOptimizer")
+    if isinstance(predivide, str) or not hasattr(predivide, "__float__"):
+        raise UsageError(f"gradient_predivide_factor must be a number above 0, not {predivide!r}.")
     if hasattr(optimizer, "_wrapped"):
         raise UsageError("This optimizer is a DistributedOptimizer already; wrapping it twice would reduce twice.")
     if predivide != 1.0 and op != ReduceOp.AVERAGE:
         raise UsageError("gradient_predivide_factor not supported with op != Average")
     if predivide <= 0:
         raise UsageError(f"gradient_predivide_factor must be above 0, not {predivide}.")
-    if passes <= 0:
-        raise UsageError("backward_passes_per_step must be > 0")
+    check_passes(passes)
 
 
 def _choose_groups(num_groups: int, groups: Any) -> Any:
@@ -214,7 +216,7 @@ def DistributedOptimizer(
     then reduced with ``op``.  ``groups``: lists of parameters, or how many lists, that are reduced together.  Raises
     ValueError for arguments that contradict each other.
     """
-    _check_arguments(optimizer, op, gradient_predivide_factor, backward_passes_per_step)
+    _check_arguments(optimizer, op, gradient_predivide_factor, backward_passes_per_step, compression)
     names = name_parameters(optimizer, named_parameters)
     groups = check_groups(_choose_groups(num_groups, groups))
     size = basics.client().size

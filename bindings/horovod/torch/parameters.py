@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 from horovod.common.exceptions import UsageError
 
-__all__ = ["check_groups", "name_parameters"]
+__all__ = ["check_groups", "check_passes", "name_parameters"]
 
 
 def _default_names(optimizer: torch.optim.Optimizer) -> dict[torch.Tensor, str]:
@@ -66,6 +67,16 @@ def name_parameters(
         names.setdefault(parameter, str(name))
     _check_complete(optimizer, names)
     return names
+
+
+def check_passes(passes: Any) -> None:
+    """ValueError for what is no number of backward passes."""
+    try:
+        number = operator.index(passes)
+    except TypeError:
+        raise UsageError(f"backward_passes_per_step must be an integer > 0, not {passes!r}.") from None
+    if number <= 0:
+        raise UsageError("backward_passes_per_step must be > 0")
 
 
 def check_groups(groups: Any) -> Any:

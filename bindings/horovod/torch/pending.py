@@ -39,7 +39,7 @@ class Entry(Protocol):
 
 
 handles: HandleTable[Entry] = HandleTable()
-basics.on_shutdown(handles.reset)
+basics.on_new_epoch(handles.reset)
 
 
 def require_client() -> Client:

@@ -14,12 +14,20 @@ import torch
 
 from horovod.common.basics import HorovodBasics
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.types import CollectiveKind, Op, ReduceOp
+from horovod.common.types import CollectiveKind, Op, ReduceOp, Signature
 from horovod.common.util import get_average_backwards_compatibility_fun, num_rank_is_power_2
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.dtypes import engine_dtype
 from horovod.torch.pending import ReducedEntry, handles, increment_version, require_client, start, synchronize
-from horovod.torch.signatures import automatic_name, by_dtype, check_tensor, make_signature, part_name, set_id_of
+from horovod.torch.signatures import (
+    automatic_name,
+    by_dtype,
+    check_tensors,
+    compress_all,
+    make_signature,
+    part_name,
+    set_id_of,
+)
 from horovod.torch.staging import Target, buffer_of, in_place_target, is_direct, new_like, pending_copies, wire_copy
 
 __all__ = [
@@ -37,7 +45,6 @@ __all__ = [
 handle_average_backwards_compatibility = get_average_backwards_compatibility_fun(HorovodBasics)
 
 _AVERAGE = int(ReduceOp.AVERAGE)
-_OPS = tuple(int(op) for op in ReduceOp)
 _strided = torch.strided
 
 # What the hot path finds: a signature and the bytes of its tensor.
@@ -46,8 +53,6 @@ _hot: dict[object, tuple[Any, int]] = {}
 
 
 def _check_op(op: int, dtype: torch.dtype, process_set: ProcessSet, what: str) -> None:
-    if op not in _OPS:
-        raise ValueError(f"{what}: op={op!r} is none of Average, Sum, Adasum, Min, Max and Product.")
     if dtype is torch.bool and op == _AVERAGE:
         raise ValueError(f"{what}: booleans have no average; use op=Sum or op=Max (any) or op=Product or op=Min (all).")
     if op == ReduceOp.ADASUM:
@@ -63,6 +68,25 @@ def _check_adasum(dtype: torch.dtype, process_set: ProcessSet, what: str) -> Non
         raise ValueError(f"{what}: Adasum works on floating point tensors only.")
 
 
+def _signature_of(
+    tensors: Sequence[torch.Tensor],
+    name: str | None,
+    part: int,
+    op: int,
+    factors: tuple[float, float],
+    process_set: ProcessSet,
+    group: bool,
+) -> Signature:
+    """The signature of tensors of one dtype; raises for a call that is wrong."""
+    dtype = tensors[0].dtype
+    signature = make_signature(
+        CollectiveKind.ALLREDUCE, part_name(name, part, dtype), dtype, [t.shape for t in tensors], set_id_of(process_set),
+        op=op, prescale=factors[0], postscale=factors[1], group=group,
+    )  # fmt: skip
+    _check_op(signature.op, dtype, process_set, signature.name)
+    return signature
+
+
 def _submit(
     tensors: Sequence[torch.Tensor],
     targets: Sequence[Target],
@@ -74,16 +98,14 @@ def _submit(
     group: bool,
 ) -> ReducedEntry:
     """Submits the tensors, one operation for each dtype; targets receive the results."""
-    client, set_id, ops = require_client(), set_id_of(process_set), []
+    client, ops = require_client(), []
     result = tuple(target for target, _ in targets) if group else targets[0][0]
-    for part, positions in enumerate(by_dtype(tensors)):
-        dtype = tensors[positions[0]].dtype
-        named = part_name(name, part, dtype)
-        signature = make_signature(
-            CollectiveKind.ALLREDUCE, named, dtype, [tensors[p].shape for p in positions], set_id,
-            op=op, prescale=factors[0], postscale=factors[1], group=group,
-        )  # fmt: skip
-        _check_op(op, dtype, process_set, signature.name)
+    groups = by_dtype(tensors)
+    signatures = [
+        _signature_of([tensors[p] for p in positions], name, part, op, factors, process_set, group)
+        for part, positions in enumerate(groups)
+    ]  # all of them before the first is submitted
+    for part, (signature, positions) in enumerate(zip(signatures, groups, strict=True)):
         sources = [wire_copy(tensors[p]) for p in positions]
         buffers = [buffer_of(source, targets[p][1]) for source, p in zip(sources, positions, strict=True)]
         keep = (sources, [targets[p][1] for p in positions])
@@ -105,8 +127,9 @@ def _start(
     handle = handles.advance()
     op = handle_average_backwards_compatibility(op, average)
     what = f"allreduce.{name or 'noname'}"
+    tensors = check_tensors(tensors, what)
     for tensor in tensors:
-        engine_dtype(check_tensor(tensor, what).dtype, what)
+        engine_dtype(tensor.dtype, what)
     targets = [in_place_target(tensor, what) if in_place else new_like(tensor) for tensor in tensors]
     entry = _submit(tensors, targets, name, op, factors, process_set, handle, group)
     if in_place:
@@ -150,8 +173,11 @@ def _start_one(
         chosen = _AVERAGE if op is None else op
     else:
         chosen = handle_average_backwards_compatibility(op, average)
-    key = (name, tensor.shape, tensor.dtype, chosen, prescale, postscale, process_set.process_set_id)
-    hot = _hot.get(key)
+    try:
+        key: object = (name, tensor.shape, tensor.dtype, chosen, prescale, postscale, process_set.process_set_id)
+        hot = _hot.get(key)
+    except (AttributeError, TypeError):  # an argument is wrong: the slow way says which
+        key = hot = None
     if hot is None or not (tensor.layout is _strided and is_direct(tensor)):
         handle = start(*_start([tensor], in_place, None, name, chosen, (prescale, postscale), process_set, False))
         _remember_hot(tensor, chosen, name, prescale, postscale, process_set, key)
@@ -182,7 +208,7 @@ def _remember_hot(
     key: object,
 ) -> None:
     """The next call of this kind will be hot, if the engine can work on such tensors directly."""
-    if not is_direct(tensor):
+    if key is None or not is_direct(tensor):
         return
     signature = make_signature(
         CollectiveKind.ALLREDUCE, name, tensor.dtype, [tensor.shape], set_id_of(process_set),
@@ -237,8 +263,12 @@ def allreduce_(
         chosen = _AVERAGE if op is None else op
     else:
         chosen = handle_average_backwards_compatibility(op, average)
-    key = (name, tensor.shape, tensor.dtype, chosen, prescale_factor, postscale_factor, process_set.process_set_id)
-    hot = _hot.get(key)
+    try:
+        set_id = process_set.process_set_id
+        key: object = (name, tensor.shape, tensor.dtype, chosen, prescale_factor, postscale_factor, set_id)
+        hot = _hot.get(key)
+    except (AttributeError, TypeError):  # an argument is wrong: the slow way says which
+        key = hot = None
     if hot is None or not (tensor.layout is _strided and is_direct(tensor)):
         return _reduce_slowly(tensor, chosen, name, prescale_factor, postscale_factor, process_set, key)
     signature, nbytes = hot
@@ -303,7 +333,7 @@ def allreduce(
     call is wrong.
     """
     op = handle_average_backwards_compatibility(op, average)
-    compressed, ctx = compression.compress(tensor)
+    ((compressed, ctx),) = compress_all([tensor], compression, f"allreduce.{name or 'noname'}")
     if torch.is_grad_enabled() and compressed.requires_grad:
         reduced = _Allreduce.apply(compressed, name, op, prescale_factor, postscale_factor, process_set)
     else:
@@ -326,7 +356,7 @@ def grouped_allreduce_async(
 ) -> int:
     """Starts one reduction of all tensors, which become ready together; ``synchronize`` gives a tuple."""
     factors = prescale_factor, postscale_factor
-    return start(*_start(list(tensors), False, average, name, op, factors, process_set, True))
+    return start(*_start(tensors, False, average, name, op, factors, process_set, True))
 
 
 def grouped_allreduce_async_(
@@ -340,7 +370,7 @@ def grouped_allreduce_async_(
 ) -> int:
     """Starts one reduction of all tensors in place."""
     factors = prescale_factor, postscale_factor
-    return start(*_start(list(tensors), True, average, name, op, factors, process_set, True))
+    return start(*_start(tensors, True, average, name, op, factors, process_set, True))
 
 
 def grouped_allreduce_(
@@ -387,7 +417,7 @@ def grouped_allreduce(
 ) -> list[torch.Tensor]:
     """The reductions of all tensors, run as one operation; gradients flow through it."""
     op = handle_average_backwards_compatibility(op, average)
-    pairs = [compression.compress(tensor) for tensor in tensors]
+    pairs = compress_all(tensors, compression, f"allreduce.{name or 'noname'}")
     reduced = _GroupedAllreduce.apply(
         name, op, prescale_factor, postscale_factor, process_set, *[compressed for compressed, _ in pairs]
     )

@@ -36,7 +36,7 @@ __all__ = ["Reducer", "Settings"]
 
 # How many optimizers each process set has had in this epoch: outsiders of a set don't count its optimizers.
 _numbers: defaultdict[int, itertools.count[int]] = defaultdict(itertools.count)
-basics.on_shutdown(_numbers.clear)
+basics.on_new_epoch(_numbers.clear)
 
 
 class Settings:
@@ -81,8 +81,9 @@ class Reducer:
         self.slots[parameter] = Slot(parameter, name)
 
     def is_pending(self) -> bool:
-        """Whether a gradient was handed over and not finished."""
-        return self._running() is self._client and any(slot.given for slot in self.slots.values())
+        """Whether a gradient was handed over and not finished, or waits for the agreement of the first step."""
+        due = self.settings.passes
+        return self._running() is self._client and any(s.given or s.passes >= due for s in self.slots.values())
 
     @staticmethod
     def _running() -> Client | None:

@@ -78,6 +78,16 @@ def test_a_later_refusal_is_tried_again(uplink: s.Uplink) -> None:
     uplink.handle(s.Broken("reset"), 1.0)
     uplink.handle(s.Dialled(), 1.0)
     assert uplink.handle(s.Refused("the name is in use", 1.0), 1.0) == [s.Tell("the name is in use"), s.Dial(5.0)]
+    uplink.handle(s.Dialled(), 6.0)
+    assert uplink.handle(s.Refused("the name is in use", 0.0), 6.0) == [s.Dial(2.5)]
+
+
+def test_sides_that_count_differently_begin_anew(uplink: s.Uplink) -> None:
+    up(uplink)
+    abandon, *_, dial = uplink.handle(s.Broken("number 5 came after number 3", 1.0, confused=True), 1.0)
+    assert (abandon, dial) == (s.Abandon("number 5 came after number 3"), s.Dial(0.1))
+    uplink.handle(s.Dialled(), 1.1)
+    assert uplink.handle(NEW, 1.1) == [s.Begin()]
 
 
 def test_a_coordinator_that_was_started_anew_ends_what_ran(uplink: s.Uplink) -> None:

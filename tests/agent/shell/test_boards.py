@@ -19,7 +19,7 @@ def room() -> Iterator[BoardRoom]:
     threads = threading.active_count()
     arenas = [native.Arena(1 << 20) for _ in range(2)]
     rooms = BoardRoom(lambda: None, helpers_setting="1")
-    rooms.create([Member(-1, arena.fd, os.getpid()) for arena in arenas])
+    rooms.create([Member(-1, arena.fd, os.getpid()) for arena in arenas], shared=False)
     yield rooms
     rooms.close()
     for arena in arenas:

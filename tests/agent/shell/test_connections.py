@@ -52,10 +52,14 @@ def connected(server: WorkerServer) -> socket.socket:
     return peer
 
 
-def serve(check: Callable[[WorkerServer, Recorder], Awaitable[None]], uid: int | None = None) -> None:
+def serve(
+    check: Callable[[WorkerServer, Recorder], Awaitable[None]],
+    uid: int | None = None,
+    allowed_uids: frozenset[int] = frozenset(),
+) -> None:
     async def run() -> None:
         recorder = Recorder()
-        server = WorkerServer(recorder, uid)
+        server = WorkerServer(recorder, uid, allowed_uids)
         try:
             await check(server, recorder)
         finally:
@@ -166,6 +170,16 @@ def test_other_users_are_refused(caplog: pytest.LogCaptureFixture) -> None:
 
     serve(check, uid=os.getuid() + 1)
     assert "Refused a connection" in caplog.text
+    assert f"hvd-agent with --allow-uid {os.getuid()}." in caplog.text
+
+
+def test_users_that_were_named_are_let_in() -> None:
+    async def check(server: WorkerServer, recorder: Recorder) -> None:
+        with connected(server) as peer:
+            peer.sendall(join(7))
+            await recorder.until(lambda: bool(recorder.messages))
+
+    serve(check, uid=os.getuid() + 1, allowed_uids=frozenset({os.getuid()}))
 
 
 def test_a_peer_that_does_not_read_is_waited_for_and_then_cut_off() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from horovod.agent.cores import available_cores, quota_of_group
-from horovod.agent.helpers import helper_count
+from horovod.agent.helpers import helper_count, helpers_problem
 
 
 def test_a_quota_of_version_2_is_found_in_the_group_and_above_it(tmp_path: Path) -> None:
@@ -38,7 +38,13 @@ def test_what_is_no_quota_is_none(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("ranks", "setting", "cores", "threads"),
-    [(2, "", 2, 0), (2, "", 3.9, 1), (2, "", 64, 2), (4, "", 1.5, 0), (2, "7", 2, 7), (2, "-1", 8, 0), (2, "x", 3, 1)],
+    [(2, "", 2, 0), (2, "", 3.9, 1), (2, "", 64, 2), (4, "", 1.5, 0), (2, "7", 2, 7), (2, " ", 3, 1)],
 )
 def test_helpers(ranks: int, setting: str, cores: float, threads: int) -> None:
     assert helper_count(ranks, setting, cores) == threads
+
+
+@pytest.mark.parametrize("setting", ["-3", "x", "2.5", "65"])
+def test_settings_of_helpers_that_make_no_sense(setting: str) -> None:
+    assert helpers_problem(setting).startswith(f"the environment variable HVD_HELPERS is {setting!r}, but it must be")
+    assert helpers_problem("0") == helpers_problem("64") == helpers_problem("") == ""

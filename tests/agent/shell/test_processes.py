@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -41,7 +42,13 @@ async def ended(command: Sequence[str], **options: str) -> Ending:
 
 @pytest.mark.parametrize(
     ("script", "ending"),
-    [("exit 0", Ending(0)), ("exit 3", Ending(3)), ("kill -KILL $$", Ending(137, 9)), ("kill $$", Ending(143, 15))],
+    [
+        ("exit 0", Ending(0)),
+        ("exit 3", Ending(3)),
+        ("kill -KILL $$", Ending(137, 9)),
+        ("kill -ABRT $$", Ending(134, 6)),
+        ("kill $$", Ending(143, 15)),
+    ],
 )
 def test_endings(script: str, ending: Ending) -> None:
     assert asyncio.run(ended(["sh", "-c", script])) == ending
@@ -51,8 +58,8 @@ def test_what_can_not_be_started_ends_with_the_reason() -> None:
     ending = asyncio.run(ended(["/no/such/program"]))
     assert ending == Ending(127, 0, "/no/such/program can't be started: No such file or directory")
     ending = asyncio.run(ended(["true"], directory="/no/such/folder"))
-    assert ending.code == 126
-    assert "/no/such/folder" in ending.start_error
+    text = "its working directory /no/such/folder does not exist there; start the launcher in one that all hosts have"
+    assert ending == Ending(126, 0, text)
 
 
 def test_an_environment_that_is_too_large_is_a_reason_too() -> None:
@@ -87,20 +94,28 @@ def test_a_tree_is_ended_with_and_without_grace(kill: bool) -> None:
     assert not psutil.pid_exists(story.pids[0])
 
 
-def test_a_warden_that_is_killed_takes_its_rank_along() -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, 137), (signal.SIGABRT, 134)])
+def test_a_warden_that_is_killed_takes_its_rank_along(
+    number: int, code: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("horovod"), "propagate", True)
+
     async def run() -> Story:
         story = Story()
         story.start(["sleep", "100"])
         await asyncio.wait_for(story.started.wait(), 20)
         warden = psutil.Process(story.pids[0]).parent()
         assert warden is not None
-        warden.send_signal(signal.SIGKILL)
+        warden.send_signal(number)
         await asyncio.wait_for(story.gone.wait(), 20)
         return story
 
     before = set(os.listdir("/proc/self/fd"))
     story = asyncio.run(run())
-    assert story.endings == [Ending(137, 9)]
+    assert story.endings == [Ending(code, number)]
+    assert caplog.messages == [
+        f"hvd-warden of process {story.pids[0]} was killed by signal {number}, and its rank with it."
+    ]
     assert not _runs(story.pids[0])
     assert set(os.listdir("/proc/self/fd")) <= before
 

@@ -92,6 +92,13 @@ class ClientCore:
             ops += [*plan.ops, *plan.parked]
         return ops
 
+    def awaited(self, op: Operation) -> int:
+        """What an operation waits for now: the number of its plan, or of the request that stands for its name."""
+        if op.plan is not None:
+            return op.plan.id
+        queue = self.waiting.get(op.signature.key)
+        return queue[0].request if queue else op.request
+
     # ---- submits and their outcomes
 
     def _submit(self, event: Submit) -> list[Command]:

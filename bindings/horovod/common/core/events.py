@@ -22,6 +22,7 @@ __all__ = [
     "Marked",
     "PlanReady",
     "Refused",
+    "Resubmit",
     "Retire",
     "RetireAck",
     "Submit",

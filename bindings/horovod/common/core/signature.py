@@ -54,7 +54,24 @@ class Signature:
     key: Hashable = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        self._check()
         object.__setattr__(self, "key", self.content() if self.unnamed else (self.process_set, self.name))
+
+    def _check(self) -> None:
+        """A signature that can't be announced is not made: TypeError or ValueError."""
+        whole = (self.kind, self.dtype, self.op, self.root, self.process_set, self.device)
+        if not all(type(number) is int or isinstance(number, IntEnum) for number in whole):
+            raise TypeError(
+                f"{self.name!r}: kind, dtype, op, root, process_set and device must be integers, not {whole}."
+            )
+        if type(self.prescale) is not float or type(self.postscale) is not float:
+            raise TypeError(f"{self.name!r}: factors must be floats, not {(self.prescale, self.postscale)}.")
+        if not all(isinstance(name, str) for name in (self.name, *self.tensor_names)):
+            raise TypeError(f"{self.name!r}: names must be strings.")
+        try:
+            self.name.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"{self.name!r}: this name can't be sent: {error}.") from error
 
     def content(self) -> Hashable:
         """Everything but the names."""

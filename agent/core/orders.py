@@ -1,0 +1,175 @@
+"""What the coordinator tells the agent: bodies of Order in control.proto as dataclasses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from horovod.agent.core.terms import Error, ProcessSet, RankPlace, RankRequest, Signature
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """This agent belongs to the cluster."""
+
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartRanks:
+    """Start these ranks."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    directory: str
+    size: int
+    places: tuple[RankPlace, ...]
+    job: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StopRanks:
+    """End all ranks."""
+
+    reason: str
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """An agent as others reach its data plane."""
+
+    agent: str
+    host: str
+    addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EpochStart:
+    """All ranks have met; ``ring`` are the agents in the order of the ring."""
+
+    places: tuple[RankPlace, ...]
+    process_sets: tuple[ProcessSet, ...]
+    ring: tuple[Host, ...] = ()
+    key: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class RankRejected:
+    """A rank can't take part."""
+
+    rank: int
+    reason: str
+    retry: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlanMade:
+    """The members agree."""
+
+    plan: int
+    signature: Signature
+    members: tuple[int, ...]
+    requests: tuple[RankRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """These requests can't be carried out."""
+
+    requests: tuple[RankRequest, ...]
+    error: Error
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Mark the plan, then read the arrivals."""
+
+    plan: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetirePlan:
+    """Rounds below the limit still run; then the plan is over."""
+
+    plan: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedRanks:
+    """All ranks that have joined."""
+
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AllJoined:
+    """Answer with JoinQuiet when nothing is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinDone:
+    """join returns."""
+
+    last_rank: int
+    requests: tuple[RankRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetAdded:
+    """A process set exists."""
+
+    process_set: ProcessSet
+    requests: tuple[RankRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetRemoved:
+    """A process set exists no more."""
+
+    id: int
+    requests: tuple[RankRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EndEpoch:
+    """Fail what is open."""
+
+    error: Error
+
+
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """For a person to read."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobFinished:
+    """Every rank is gone."""
+
+    code: int
+    text: str
+
+
+ORDER_BODIES: tuple[type, ...] = (
+    Registered,
+    StartRanks,
+    StopRanks,
+    EpochStart,
+    RankRejected,
+    PlanMade,
+    Refusal,
+    Hold,
+    RetirePlan,
+    JoinedRanks,
+    AllJoined,
+    JoinDone,
+    SetAdded,
+    SetRemoved,
+    EndEpoch,
+    Warn,
+    JobFinished,
+)
