@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -40,7 +39,7 @@ def test_names_can_be_advertised(network: Network) -> None:
 def test_an_interface_can_be_chosen(network: Network) -> None:
     cluster = network(2)
     for number, host in enumerate(cluster):
-        host.run(["ip", "link", "add", "other0", "type", "dummy"])
+        host.run(["ip", "link", "add", "other0", "type", "veth", "peer", "other1"])
         host.run(["ip", "addr", "add", f"10.99.{number}.1/24", "dev", "other0"])
         host.run(["ip", "link", "set", "other0", "up"])
     site = site_on(cluster, "--interface", "eth0")
@@ -52,7 +51,9 @@ def test_an_interface_that_is_missing_is_told(network: Network) -> None:
     agent = ["-m", "horovod.agent", "--coordinator", f"{cluster[0].address}:1", "--interface", "eth7"]
     process = cluster[0].python(*agent, env={"HVD_TOKEN": TOKEN})
     assert process.wait() == 2
-    assert re.fullmatch(r"hvd-agent: error: There is no network interface 'eth7'; there are: eth0, lo\.\n", process.output)
+    assert re.fullmatch(
+        r"hvd-agent: error: There is no network interface 'eth7'; there are: .*eth0.*\n", process.output
+    )
 
 
 def test_ports_come_from_the_range(network: Network) -> None:
@@ -77,12 +78,9 @@ def test_an_address_that_leads_nowhere_costs_little(network: Network) -> None:
     cluster = network(3)
     for number, host in enumerate(cluster):
         host.run(["ip", "addr", "add", f"10.77.0.{100 + number}/24", "dev", "eth0"])
-        host.run(["iptables", "-A", "INPUT", "-d", f"10.77.0.{100 + number}", "-p", "tcp", "-j", "DROP"])
-    options = [
-        Options(agent=("--advertise", f"10.77.0.{100 + number}", "--advertise", host.address), token=TOKEN)
-        for number, host in enumerate(cluster)
-    ]
-    site = Site(cluster.hosts, (1, 1, 1), options[0], each=options)
+        ports = ["-p", "tcp", "--dport", "7100:7101"]
+        host.run(["iptables", "-A", "INPUT", "-d", host.address, *ports, "-j", "DROP"])
+    site = site_on(cluster, "--data-ports", "7100-7101")
     since = time.monotonic()
     site.check_ready()
     assert time.monotonic() - since < 12

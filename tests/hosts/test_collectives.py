@@ -33,7 +33,9 @@ def test_sums_have_the_same_bits_on_all_ranks(site: Site) -> None:
 
 def run_checks(site: Site, module: str) -> None:
     """All checks of a module of ``tests.torch`` pass on all ranks."""
-    run = site.run("tests.torch.harness", f"tests.torch.{module}", timeout_s=150, ok=False, PYTHONWARNINGS="error::UserWarning")
+    run = site.run(
+        "tests.torch.harness", f"tests.torch.{module}", timeout_s=150, ok=False, PYTHONWARNINGS="error::UserWarning"
+    )
     outputs = _split_by_rank(run.output, site.np)
     names = checks_of(f"tests.torch.{module}")
     missing = [(name, rank) for name in names for rank, said in enumerate(outputs) if f"PASSED {name}\n" not in said]

@@ -57,7 +57,11 @@ def test_an_agent_that_is_killed_is_named_on_other_hosts_at_once(fresh: MakeSite
     site.agents[1].kill()
     for rank in (0, 1):
         told(launcher, rank, rf"RankLostError: Host {HOST} \(agent h1\) can't be reached any more: ", 2, since)
-    assert result(launcher, 30, 3, ok=False).code == 1
+    run = result(launcher, 30, 3, ok=False)
+    assert run.code == 1
+    assert re.search(
+        rf"First failure: Host {HOST} \(agent h1\) can't be reached any more from host {HOST}", run.output
+    ), run.output
     assert until(lambda: not any(map(is_alive, ranks)))
     site.restart_agent(1)
     site.check_ready()
@@ -140,19 +144,25 @@ def test_bytes_that_come_one_by_one_are_the_same_bytes(network: Callable[[int], 
 
 
 def data_port(agent: Process) -> tuple[str, int]:
-    """Where an agent listens."""
-    lines = Path(f"/proc/{agent.pid}/net/tcp").read_text().splitlines()[1:]
-    inodes = {os.readlink(link) for link in _links(agent)}
-    for line in lines:
-        fields = line.split()
-        if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
-            host, _, port = fields[1].partition(":")
-            return socket.inet_ntoa(bytes.fromhex(host)[::-1]), int(port, 16)
+    """Where an agent listens; of an address of IPv6, the port alone."""
+    found = _descriptors(agent)
+    for name in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{agent.pid}/net/{name}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in found:
+                host, _, port = fields[1].partition(":")
+                return "" if name == "tcp6" else socket.inet_ntoa(bytes.fromhex(host)[::-1]), int(port, 16)
     raise AssertionError("it does not listen")
 
 
-def _links(agent: Process) -> list[str]:
-    return [str(link) for link in Path(f"/proc/{agent.pid}/fd").iterdir() if link.is_symlink()]
+def _descriptors(process: Process) -> list[str]:
+    found = []
+    for link in Path(f"/proc/{process.pid}/fd").iterdir():
+        try:
+            found.append(os.readlink(link))
+        except FileNotFoundError:  # closed meanwhile
+            continue
+    return found
 
 
 def resident_kib(agent: Process) -> int:
@@ -209,7 +219,7 @@ def limit_descriptors(process: Process, count: int) -> None:
 
 def holdings(process: Process) -> tuple[int, int]:
     """Descriptors and threads."""
-    return len(_links(process)), len(list(Path(f"/proc/{process.pid}/task").iterdir()))
+    return len(_descriptors(process)), len(list(Path(f"/proc/{process.pid}/task").iterdir()))
 
 
 def run_jobs(site: Site, count: int) -> None:
