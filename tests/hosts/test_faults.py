@@ -44,7 +44,13 @@ def test_a_rank_that_is_killed_is_named_on_all_hosts(fresh: MakeSite, megabytes:
     launcher = streaming(site, megabytes, "2")
     since = time.monotonic()
     for rank in (0, 1):
-        told(launcher, rank, rf"RankLostError: Rank 2 \(host {HOST}, pid \d+\) was killed by signal 9", 5, since)
+        told(
+            launcher,
+            rank,
+            rf"RankLostError: allreduce.g: Rank 2 \(host {HOST}, pid \d+\) was killed by signal 9",
+            5,
+            since,
+        )
     assert result(launcher, 30, 3, ok=False).code == 137
     site.check_ready()
 
