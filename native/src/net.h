@@ -106,6 +106,7 @@ struct hvd_net final : private hvd::FrameHandler {
   bool take_signals();
   bool poll_sockets(int timeout_ms);
   bool read_lanes(uint64_t now);
+  void hear_last_words(hvd::Lane *lane);
   bool flush_lanes(uint64_t now);
   void tick(uint64_t now);
   void say_goodbye();

@@ -150,6 +150,14 @@ bool hvd_net::read_lanes(uint64_t now) {
   return busy;
 }
 
+// Nothing can be written to this peer any more.  What it said before it went may wait here unread: goodbye, or why it ends.
+void hvd_net::hear_last_words(Lane *lane) {
+  lane->readable = true;
+  while (lane->fd >= 0 && lane->readable && lane->read(kReadBudget, this)) {
+  }
+  lane->readable = lane->fd >= 0;  // its end is met by read_lanes
+}
+
 bool hvd_net::flush_lanes(uint64_t now) {
   if (dirty_.empty()) return false;
   std::vector<Lane *> lanes;
@@ -166,6 +174,7 @@ bool hvd_net::flush_lanes(uint64_t now) {
     written_.clear();
     bool well = lane->flush(kWriteBudget, &written_);
     int cause = errno;
+    if (!well) hear_last_words(lane);
     if (!well && lane->said_bye) lane->discard_output(&written_);
     for (const hvd::OutFrame &out : written_) written(out);
     if (!well && !lane->said_bye) lose(lane->peer, std::string("connection lost: ") + std::strerror(cause));
