@@ -177,6 +177,8 @@ class BoardRoom:
         room.board.plan_limit(block.offset, command.limit)
         room.books.limited(command.plan, command.limit)
         if not command.read:
+            if block.remote and room.plane is not None:
+                room.plane.plan_limit(command.plan, command.limit)
             return None
         counts = room.board.plan_arrivals(block.offset, len(block.members))
         local = room.board.local_size

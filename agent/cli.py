@@ -147,7 +147,10 @@ def _label(text: str) -> tuple[str, str]:
 
 
 async def _serve(options: DaemonOptions, metrics_port: int) -> int:
-    daemon = Daemon(options)
+    try:
+        daemon = Daemon(options)
+    except (OSError, ValueError) as error:  # a port that is taken, an interface that is missing
+        raise SecurityProblem(str(error)) from error
     http = await _serve_http(daemon, metrics_port) if metrics_port >= 0 else None
     with heard_in_loop(asyncio.get_running_loop(), lambda number: daemon.stop(f"it was stopped by {number.name}")):
         code = await daemon.run()

@@ -20,6 +20,7 @@ from typing import Protocol
 
 from google.protobuf.message import DecodeError
 from horovod.agent.frames import FrameError, FrameReader, frame
+from horovod.agent.seldom import Seldom
 from horovod.proto import worker_pb2
 
 __all__ = ["Connection", "Sessions", "WorkerServer", "close_all"]
@@ -59,6 +60,7 @@ class WorkerServer:
         self._loop = asyncio.get_running_loop()
         self._next = 1
         self.connections: dict[int, Connection] = {}
+        self.seldom = Seldom(log)
         name = f"hvd-{secrets.token_hex(16)}"
         self.address = f"unix:@{name}"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -72,7 +74,7 @@ class WorkerServer:
             peer, _ = self._socket.accept()
         except OSError as error:
             if not isinstance(error, BlockingIOError):
-                log.warning("A connection could not be accepted: %s", error)
+                self.seldom.warning("A connection could not be accepted: %s", error)
             return
         pid, uid, _ = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
         if uid != self._uid and uid not in self._allowed_uids:
@@ -91,7 +93,7 @@ class WorkerServer:
             "user can be ranks of its job. Start the job as the user that the program is to run as, or hvd-agent "
             f"with --allow-uid {uid}."
         )
-        log.warning("Refused a connection: %s", reason)
+        self.seldom.warning("Refused a connection: %s", reason)
         message = worker_pb2.AgentMessage(rejected=worker_pb2.Rejected(reason=reason))
         with contextlib.suppress(OSError):
             peer.send(frame(message.SerializeToString()), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
@@ -112,6 +114,7 @@ class WorkerServer:
         self._socket.close()
         for connection in list(self.connections.values()):
             connection.close("the agent ends")
+        self.seldom.close()
 
 
 class Connection:
@@ -171,7 +174,7 @@ class Connection:
             self._refuse(f"it sent something that is no message: {error}")
 
     def _refuse(self, reason: str) -> None:
-        log.warning("Ended the connection of process %d: %s.", self.pid, reason)
+        self._server.seldom.warning("Ended the connection of process %d: %s.", self.pid, reason)
         self.close(reason)
 
     # ---- sending

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from horovod.agent.core.tally import Tally
+from horovod.agent.limits import shortage
 from horovod.agent.planes import sockets
 from horovod.agent.planes.links import Links
 from horovod.agent.planes.tcp import TcpOptions
@@ -185,7 +186,7 @@ class Daemon:
 
     def broken(self, error: BaseException) -> None:
         """An error of our own: nothing here can be relied on any more."""
-        self._end(1, f"The agent has met an error of its own: {error!r}. Please report this.")
+        self._end(1, shortage(error) or f"The agent has met an error of its own: {error!r}. Please report this.")
 
     # ---- jobs
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -17,6 +18,8 @@ from dataclasses import dataclass
 from horovod import native
 
 __all__ = ["Ending", "RankProcess", "StartSpec", "WardenLines"]
+
+log = logging.getLogger("horovod.agent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +161,19 @@ class RankProcess:
             self._pidfd = os.pidfd_open(self._lines.pid)
 
     def _warden_over(self) -> None:
-        """The end of the status pipe.  A warden that ended without a word was killed: so is its rank."""
+        """The end of the status pipe.  A warden that ended without a word was killed: so is its rank.
+
+        What killed the warden counts: the rank's SIGKILL is our own.
+        """
         if self._lines.ending is None:
             if self._pidfd >= 0:
                 with contextlib.suppress(OSError):
                     signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-            self._on_ended(Ending(128 + signal.SIGKILL, signal.SIGKILL))
+            number = max(-self._warden.wait(), 0) if self._warden is not None else 0
+            if number:
+                log.warning("hvd-warden of process %d was killed by signal %d, and its rank with it.", self.pid, number)
+            number = number or signal.SIGKILL
+            self._on_ended(Ending(128 + number, number))
         self._finish()
 
     def _finish(self) -> None:

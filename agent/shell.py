@@ -23,6 +23,7 @@ from horovod.agent.core import AgentCore, AgentInfo
 from horovod.agent.core import events as ev
 from horovod.agent.core import values as v
 from horovod.agent.core.tally import Tally
+from horovod.agent.limits import shortage
 from horovod.agent.members import Members
 from horovod.agent.planes.links import LinkFailed, Links
 from horovod.agent.planes.tcp import TcpOptions, TcpPlane
@@ -164,7 +165,11 @@ class AgentShell:
             while self._events:
                 self._carry_out(self.core.handle(self._events.popleft(), time.monotonic()))
         except Exception as error:
-            log.exception("The agent has met an error of its own.")
+            log.log(
+                logging.DEBUG if shortage(error) else logging.ERROR,
+                "The agent has met an error of its own.",
+                exc_info=error,
+            )
             self._outputs.broken(error)
         finally:
             self._busy = False
@@ -184,7 +189,7 @@ class AgentShell:
                 connection.id, connection.take_descriptors(_HELLO_DESCRIPTORS), body.arena_bytes
             )
             if reason:
-                log.warning("The Hello of process %d can't be used: %s.", connection.pid, reason)
+                self._server.seldom.warning("The Hello of process %d can't be used: %s.", connection.pid, reason)
                 body = dataclasses.replace(body, descriptors=False)
         self._post(ev.FromRank(connection.id, body))
 
@@ -242,7 +247,7 @@ class AgentShell:
     def _close_connection(self, command: ev.CloseConnection) -> None:
         connection = self._server.connections.get(command.connection)
         if connection is not None:
-            log.warning("Ended the connection of process %d: %s.", connection.pid, command.reason)
+            self._server.seldom.warning("Ended the connection of process %d: %s.", connection.pid, command.reason)
             connection.close(command.reason)
 
     def _on_board(self, command: ev.Command) -> ev.Event | None:

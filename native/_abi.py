@@ -174,6 +174,7 @@ FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "hvd_net_start": (_STATUS, [c_void_p]),
     "hvd_net_plan_add": (_STATUS, [c_void_p, c_uint64, POINTER(c_uint32), c_uint32, POINTER(c_uint32), c_uint32]),
     "hvd_net_plan_remove": (_STATUS, [c_void_p, c_uint64]),
+    "hvd_net_plan_limit": (_STATUS, [c_void_p, c_uint64, c_uint64]),
     "hvd_net_events": (_STATUS, [c_void_p, POINTER(CNetEvent), c_uint32, POINTER(c_uint32)]),
     "hvd_net_event_fd": (c_int, [c_void_p]),
     "hvd_net_abort": (_STATUS, [c_void_p, c_char_p]),

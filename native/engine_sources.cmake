@@ -24,6 +24,7 @@ set(ENGINE_SOURCES
   src/net_publish.cc
   src/net_ring.cc
   src/net_rounds.cc
+  src/net_withdraw.cc
   src/op.cc
   src/plan.cc
   src/pull.cc

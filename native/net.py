@@ -109,6 +109,10 @@ class Net:
         status = check(lib.hvd_net_plan_remove(self.pointer, plan_id), f"Removing plan {plan_id} from the net")
         return status == Status.OK
 
+    def plan_limit(self, plan_id: int, limit: int) -> None:
+        """Rounds from ``limit`` on never finish: those that are open here are withdrawn, so that operations can leave them."""
+        check(lib.hvd_net_plan_limit(self.pointer, plan_id, limit), f"Limiting plan {plan_id} in the net")
+
     def events(self, capacity: int = 64) -> list[NetEvent]:
         """Takes the oldest events."""
         found, count = (CNetEvent * capacity)(), ctypes.c_uint32()

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import cloudpickle
+from horovod.agent.limits import shortage
 from horovod.agent.output import FileTarget, OutputOptions, Target, TextTarget
 from horovod.runner import memory_files
 from horovod.runner.environment import inherited
@@ -270,6 +271,7 @@ def _in_thread(spec: JobSpec) -> JobResult:
     if interrupted is not None:
         raise interrupted
     if thread.error is not None:
-        raise RuntimeError(f"{EXIT_TEXT}: the launcher itself failed: {thread.error}") from thread.error
+        text = shortage(thread.error) or f"the launcher itself failed: {thread.error}"
+        raise RuntimeError(f"{EXIT_TEXT}: {text}") from thread.error
     assert thread.result is not None
     return thread.result

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import horovod
+from horovod.agent.limits import shortage
 from horovod.agent.output import OutputOptions
 from horovod.coordinator.core import Config
 from horovod.proto.security import SecurityProblem, TlsFiles, is_loopback, load_security, load_token, parse_address
@@ -89,16 +90,27 @@ def _run(arguments: argparse.Namespace) -> int:
         timestamps=bool(arguments.prefix_output_with_timestamp),
         directory=output_directory(arguments.output_filename),
     )
+    job = _job(arguments, environment, output)
     try:
-        result = asyncio.run(_job(arguments, environment, output))
+        result = asyncio.run(job)
     except UsageProblem:
         raise
     except Exception as error:
-        log.exception("The launcher itself failed.")
-        result = JobResult(1, f"The launcher itself failed: {error!r}. Please report this.")
+        result = _failed(error)
+    finally:
+        job.close()
     if result.code != 0:
         report(result, output.directory)
     return result.code
+
+
+def _failed(error: Exception) -> JobResult:
+    """A limit of the machine is told as such; all else is a mistake of ours."""
+    if short := shortage(error):
+        log.debug("The launcher met a limit.", exc_info=error)
+        return JobResult(1, short)
+    log.error("The launcher itself failed.", exc_info=error)
+    return JobResult(1, f"The launcher itself failed: {error!r}. Please report this.")
 
 
 def _job(

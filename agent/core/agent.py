@@ -77,7 +77,7 @@ class AgentCore:
         return self._board_event(event, now)
 
     def _board_event(self, event: ev.Event, now: float) -> list[ev.Command]:
-        if isinstance(event, (ev.PlaneReady, ev.PlaneLost)):
+        if isinstance(event, (ev.PlaneReady, ev.PlaneLost, ev.PlaneAborted)):
             return self._plane_event(event, now)
         epoch = self.epoch
         if epoch is None:
@@ -290,8 +290,12 @@ class AgentCore:
             session.phase = Phase.READY
         return [ev.ToRank(connections[rank], self.epoch.welcome(rank, body.process_sets)) for rank in live]
 
-    def _plane_event(self, event: ev.PlaneReady | ev.PlaneLost, now: float) -> list[ev.Command]:
+    def _plane_event(self, event: ev.PlaneReady | ev.PlaneLost | ev.PlaneAborted, now: float) -> list[ev.Command]:
         opening, epoch = self.opening, self.epoch
+        if isinstance(event, ev.PlaneAborted):
+            if epoch is not None and event.epoch == epoch.number:
+                epoch.plane_aborted(event, now)
+            return []
         if opening is not None and event.epoch == opening.number:
             if isinstance(event, ev.PlaneLost):
                 _, report = lost(opening.start.ring[event.host], event.text)
@@ -338,7 +342,7 @@ class AgentCore:
     # ---- time -----------------------------------------------------------------------------------------------------------------
 
     def _tick(self, now: float) -> list[ev.Command]:
-        commands: list[ev.Command] = self.epoch.tick() if self.epoch is not None else []
+        commands: list[ev.Command] = self.epoch.tick(now, self.info.quiesce_s) if self.epoch is not None else []
         for rank, slot in self.slots.items():
             if now >= slot.farewell_until:
                 commands += self._farewell(slot)

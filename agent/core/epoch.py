@@ -34,6 +34,8 @@ class Epoch:
     ended: v.Error | None = None
     ended_at: float = 0.0
     observed: bool = False
+    aborted: ev.PlaneAborted | None = None
+    aborted_at: float = 0.0
 
     @property
     def host_of(self) -> tuple[int, ...]:
@@ -191,6 +193,18 @@ class Epoch:
         error, report = lost(self.ring[event.host], event.text)
         return [self.report(report), *self._end(error, now)]
 
+    def plane_aborted(self, event: ev.PlaneAborted, now: float) -> None:
+        """Another agent knows more: what ends the epoch, of which kind it is, comes from the coordinator."""
+        if self.aborted is None:
+            self.aborted, self.aborted_at = event, now
+
+    def _overdue_abort(self, now: float, patience_s: float) -> list[ev.Command]:
+        if self.aborted is None or self.ended is not None or now - self.aborted_at < patience_s:
+            return []
+        host = self.ring[self.aborted.host]
+        text = f"Host {host.host} (agent {host.agent}) has ended the epoch: {self.aborted.text}"
+        return self._end(v.Error(v.ErrorKind.LOST, text), now)
+
     def _end(self, error: v.Error, now: float) -> list[ev.Command]:
         closed = error.kind is v.ErrorKind.SHUT_DOWN
         if self.ended is None:
@@ -266,10 +280,10 @@ class Epoch:
         self.names = {key: name for key, name in self.names.items() if key[0] != rank}
         return [command for plan in list(self.plans.values()) for command in self._maybe_remove(plan)]
 
-    def tick(self) -> list[ev.Command]:
+    def tick(self, now: float, patience_s: float) -> list[ev.Command]:
         """Look at what waits; try again what was held up."""
         commands: list[ev.Command] = [ev.PlanRemove(plan.id) for plan in self.plans.values() if plan.removing]
-        return [*commands, ev.Look(), *self.sweep()]
+        return [*commands, ev.Look(), *self.sweep(), *self._overdue_abort(now, patience_s)]
 
     def seen(self, event: ev.Seen, now: float, quiesce_s: float) -> list[ev.Command]:
         """Reports what waits; ends ranks that hold a claim in an epoch that is over."""

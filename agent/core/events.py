@@ -134,6 +134,15 @@ class PlaneLost:
 
 
 @dataclass(frozen=True, slots=True)
+class PlaneAborted:
+    """Another agent has ended the epoch on its side and said why; the coordinator's word is on its way, as a rule."""
+
+    epoch: int
+    host: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Wanted:
     """Another host has data for a round in which nobody here has arrived."""
 
@@ -164,6 +173,7 @@ Event = (
     | Seen
     | PlaneReady
     | PlaneLost
+    | PlaneAborted
     | Wanted
     | Bell
     | Tick

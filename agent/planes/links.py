@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import secrets
 import socket
 from collections.abc import Sequence
@@ -23,8 +24,9 @@ log = logging.getLogger("horovod.agent")
 
 _SPEAK_S = 10.0  # for each step of the handshake
 _EARLY_S = 30.0  # a connection for an epoch that this agent has not heard of yet
-_MOST_STRANGERS = 4096
+_MOST_VISITS = 4096  # at most half of the descriptors that this process may have
 _RETRY_S = 0.1
+_HEAD_START_S = 0.25  # of an address over the next one
 
 
 class LinkFailed(Exception):
@@ -62,7 +64,9 @@ class Links:
         self._listener, self._lanes, self._open_s = listener, lanes, open_s
         self._meetings: dict[int, _Meeting] = {}
         self._heard = asyncio.Condition()
-        self._visits: set[asyncio.Task[None]] = set()
+        self._visits: dict[asyncio.Task[None], None] = {}  # oldest first
+        self._most_visits = min(_MOST_VISITS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        self._reached: dict[str, str] = {}  # by agent, the address at which it was reached last
         self._task = asyncio.get_running_loop().create_task(self._accept())
 
     @property
@@ -79,13 +83,20 @@ class Links:
 
     async def _accept(self) -> None:
         while True:
-            sock = await sockets.accept(self._listener)
-            if len(self._visits) >= _MOST_STRANGERS:
-                sock.close()
+            try:
+                sock = await sockets.accept(self._listener)
+            except OSError as error:  # no descriptors left, as a rule: some visits will be over soon
+                log.warning("The data plane can't take a connection: %s.", error)
+                await asyncio.sleep(_RETRY_S)
                 continue
+            if len(self._visits) >= self._most_visits:
+                next(iter(self._visits)).cancel()  # who belongs here needs a moment only, and comes again
             task = asyncio.get_running_loop().create_task(self._receive_visit(sock))
-            self._visits.add(task)
-            task.add_done_callback(self._visits.discard)
+            self._visits[task] = None
+            task.add_done_callback(self._forget_visit)
+
+    def _forget_visit(self, task: asyncio.Task[None]) -> None:
+        self._visits.pop(task, None)
 
     async def _receive_visit(self, sock: socket.socket) -> None:
         try:
@@ -165,16 +176,36 @@ class Links:
         deadline = asyncio.get_running_loop().time() + self._open_s
         reasons: dict[str, str] = {}
         while True:
-            for address in host.addresses:
-                left = deadline - asyncio.get_running_loop().time()
-                try:
-                    return await asyncio.wait_for(_greet(address, greeting, key), max(0.01, min(left, _SPEAK_S)))
-                except (Refused, OSError, asyncio.TimeoutError) as error:
-                    reasons[address] = str(error) or "no answer"
+            sock = await self._try_all(host, greeting, key, deadline, reasons)
+            if sock is not None:
+                return sock
             if asyncio.get_running_loop().time() + _RETRY_S >= deadline:
                 tried = "; ".join(f"{address}: {reason}" for address, reason in reasons.items())
                 raise LinkFailed(greeting.target, tried or "it has told no address")
             await asyncio.sleep(_RETRY_S)
+
+    async def _try_all(
+        self, host: Host, greeting: Greeting, key: bytes, deadline: float, reasons: dict[str, str]
+    ) -> socket.socket | None:
+        """Each address once, the one that worked last time first."""
+        last = self._reached.get(host.agent)
+        addresses = sorted(host.addresses, key=lambda address: address != last)
+        while addresses:
+            left = max(0.01, deadline - asyncio.get_running_loop().time())
+            tries = sockets.connect_first(addresses, _HEAD_START_S, reasons)
+            try:
+                address, sock = await asyncio.wait_for(tries, left)
+            except (OSError, asyncio.TimeoutError):
+                return None
+            addresses.remove(address)
+            try:
+                await asyncio.wait_for(_greet(sock, greeting, key), min(left, _SPEAK_S))
+            except (Refused, OSError, asyncio.TimeoutError) as error:
+                reasons[address] = str(error) or "no answer"
+            else:
+                self._reached[host.agent] = address
+                return sock
+        return None
 
     async def close(self) -> None:
         """Stops listening and drops who has not got through."""
@@ -185,11 +216,10 @@ class Links:
         self._listener.close()
 
 
-async def _greet(address: str, template: Greeting, key: bytes) -> socket.socket:
-    greeting = Greeting(
-        template.epoch, template.source, template.target, template.lane, secrets.token_bytes(handshake.NONCE_BYTES)
-    )
-    sock = await sockets.connect(address)
+async def _greet(sock: socket.socket, template: Greeting, key: bytes) -> None:
+    """The connecting side of the handshake; the socket is closed when it fails."""
+    nonce = secrets.token_bytes(handshake.NONCE_BYTES)
+    greeting = Greeting(template.epoch, template.source, template.target, template.lane, nonce)
     try:
         await sockets.send(sock, greeting.pack())
         answered = await sockets.receive(sock, handshake.ANSWER_BYTES)
@@ -199,7 +229,6 @@ async def _greet(address: str, template: Greeting, key: bytes) -> socket.socket:
     except BaseException:
         sock.close()
         raise
-    return sock
 
 
 async def _abandon(calls: Sequence[asyncio.Future[socket.socket]], meeting: _Meeting) -> None:

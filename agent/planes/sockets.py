@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ipaddress
 import socket
+from collections.abc import Sequence
 
 import psutil
 
@@ -13,6 +14,7 @@ __all__ = [
     "accept",
     "advertised",
     "connect",
+    "connect_first",
     "join_address",
     "listen",
     "receive",
@@ -55,7 +57,7 @@ def listen(host: str, ports: range = range(1)) -> socket.socket:
         except OSError as error:
             failure = error
     where = f"port {ports[0]}" if len(ports) == 1 else f"a port from {ports[0]} to {ports[-1]}"
-    raise OSError(f"can't listen at {host or 'any address'}, {where}: {failure}")
+    raise OSError(f"can't listen at {host or 'any address'}, {where}: {failure}. Choose others with --data-ports.")
 
 
 def _listen_at(host: str, port: int) -> socket.socket:
@@ -115,6 +117,42 @@ async def connect(address: str) -> socket.socket:
         else:
             return sock
     raise failure
+
+
+async def connect_first(
+    addresses: Sequence[str], head_start_s: float, failures: dict[str, str]
+) -> tuple[str, socket.socket]:
+    """The first address that can be connected with; each has a head start over the next.
+
+    What became of others is in ``failures``; OSError when none is left.
+    """
+    loop, left = asyncio.get_running_loop(), list(addresses)
+    tries: dict[asyncio.Task[socket.socket], str] = {}
+    try:
+        while left or tries:
+            if left:
+                address = left.pop(0)
+                failures[address] = "no answer"
+                tries[loop.create_task(connect(address))] = address
+            limit = head_start_s if left else None
+            done, _ = await asyncio.wait(tries, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                address, error = tries[task], task.exception()
+                if error is None:
+                    del tries[task]
+                    return address, task.result()
+                failures[tries.pop(task)] = str(error)
+        raise OSError("no address can be connected with")
+    finally:
+        await _give_up(list(tries))
+
+
+async def _give_up(tries: Sequence[asyncio.Task[socket.socket]]) -> None:
+    for task in tries:
+        task.cancel()
+    for outcome in await asyncio.gather(*tries, return_exceptions=True):
+        if isinstance(outcome, socket.socket):
+            outcome.close()
 
 
 async def accept(listener: socket.socket) -> socket.socket:

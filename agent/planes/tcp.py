@@ -25,7 +25,7 @@ class TcpOptions:
 
 
 class TcpPlane:
-    """Belongs to the running loop; ``post`` takes PlaneLost and Wanted events."""
+    """Belongs to the running loop; ``post`` takes PlaneLost, PlaneAborted and Wanted events."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class TcpPlane:
         options: TcpOptions,
         post: Callable[[ev.Event], None],
     ) -> None:
-        self._epoch, self._post = command.epoch, post
+        self._epoch, self._place, self._post = command.epoch, command.place, post
         self._neighbours = {place: host.agent for place, host in enumerate(command.ring) if place != command.place}
         self._loop = asyncio.get_running_loop()
         spec = native.NetSpec(
@@ -63,6 +63,8 @@ class TcpPlane:
         for event in self._net.events():
             if event.kind is native.NetEventKind.WANTED:
                 self._post(ev.Wanted(event.plan_id, event.round))
+            elif event.kind is native.NetEventKind.ABORT and event.host != self._place:
+                self._post(ev.PlaneAborted(self._epoch, event.host, event.text))
             else:
                 self._post(ev.PlaneLost(self._epoch, event.host, event.text))
 
@@ -73,6 +75,10 @@ class TcpPlane:
     def plan_remove(self, plan: int) -> bool:
         """False while a round of it is on its way."""
         return self._net.plan_remove(plan)
+
+    def plan_limit(self, plan: int, limit: int) -> None:
+        """Rounds from there on never finish: those that are open here are taken back, so that ranks can leave them."""
+        self._net.plan_limit(plan, limit)
 
     def abort(self, text: str) -> None:
         """Every peer is told, and no round goes on."""

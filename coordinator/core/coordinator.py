@@ -140,6 +140,9 @@ class Coordinator:
             f"Host {hosts.get(body.agent, '?')} (agent {body.agent}) can't be reached any more from host "
             f"{hosts.get(agent, '?')} (agent {agent}): {body.text}."
         )
+        lost = next((place.rank for place in epoch.places if place.agent == body.agent), None)
+        if epoch.ended is None and self.job is not None and lost is not None:
+            self.job.blame(lost, text)
         epoch.end(out, Error(ErrorKind.LOST, text))
 
     # ---- init and shutdown -------------------------------------------------------------------------------------
@@ -172,7 +175,7 @@ class Coordinator:
             added = epoch.sets.add(wanted.ranks)
             if isinstance(added, ProcessSet):  # a repeated one is the binding's to report; the epoch stands
                 sets.append(added)
-        self.epoch, job.first_hello_at, job.culprit = epoch, None, -1
+        self.epoch, job.first_hello_at, job.culprit, job.blamed = epoch, None, -1, None
         out.epoch = epoch.number
         for record in job.ranks:
             record.move(RankCause.EPOCH_START)
@@ -241,7 +244,7 @@ class Coordinator:
     def _failed(self, out: Outbox, job: Job, failure: Failure, was_ready: bool, now: float) -> None:
         culprit = job.culprit
         if job.failure is None or (failure.rank == culprit and not job.stopping):
-            job.failure = failure
+            job.failure = job.blamed or failure
         if was_ready and self.epoch is not None:
             text = f"{failure.text} The operations that needed it can't finish."
             self.epoch.end(out, Error(ErrorKind.LOST, text))
@@ -250,7 +253,7 @@ class Coordinator:
             # Its shutdown came first; its exit, which explains the others', is on the way.
             job.stop_at = job.stop_at or now + self.config.culprit_exit_s
         else:
-            self._stop(out, job, failure.text)
+            self._stop(out, job, (job.blamed or failure).text)
 
     def _stop(self, out: Outbox, job: Job, reason: str) -> None:
         if job.stopping:

@@ -88,7 +88,10 @@ class RankRecord:
 
 @dataclass(slots=True)
 class Job:
-    """All ranks of a job; ``culprit`` is the rank whose shutdown ended the latest epoch, -1 while there is none."""
+    """All ranks of a job; ``culprit`` is the rank whose shutdown ended the latest epoch, -1 while there is none.
+
+    ``blamed`` is a host that others could not reach: if ranks fail, then because of that.
+    """
 
     size: int
     command: tuple[str, ...]
@@ -99,6 +102,7 @@ class Job:
     cancelled: tuple[int, str] | None = None
     stopping: bool = False
     culprit: int = -1
+    blamed: Failure | None = None
     stop_at: float | None = None
     first_hello_at: float | None = None
     start_warned_at: float = 0.0
@@ -120,6 +124,11 @@ class Job:
     def absent(self) -> list[RankRecord]:
         """Ranks that others inside init wait for."""
         return [record for record in self.ranks if record.phase is not RankPhase.WAITING]
+
+    def blame(self, rank: int, text: str) -> None:
+        """The host of this rank can't be reached, which is no failure yet: ranks may survive it."""
+        record = self.ranks[rank]
+        self.blamed = Failure(rank, record.place.host, record.pid, 1, 0, text)
 
     def note_exit(self, event: RankExited, lost: str = "") -> Failure | None:
         """Books an exit; the failure when it was one.  ``lost`` says why nobody knows how it ended."""

@@ -185,6 +185,11 @@ HVD_API hvd_status hvd_net_plan_add(hvd_net *net, uint64_t offset, const uint32_
 /* Before hvd_board_plan_remove.  HVD_PENDING while the net works on a round of it, or members here may still read what it got. */
 HVD_API hvd_status hvd_net_plan_remove(hvd_net *net, uint64_t plan_id);
 
+/* After hvd_board_plan_limit: rounds from `limit` on never finish, for some member somewhere does not arrive in them.  Those that
+ * are open here are withdrawn, so that their ops can be unbound; what their buffers hold then is undefined.  A limit may be lowered,
+ * not raised.  HVD_PENDING when the thread is too busy to answer: it does it soon. */
+HVD_API hvd_status hvd_net_plan_limit(hvd_net *net, uint64_t plan_id, uint64_t limit);
+
 typedef enum {
   HVD_NET_PEER_LOST = 1, /* host; text: reset, closed, silent for so long, bad frame.  All rounds are dropped */
   HVD_NET_ABORT = 2,     /* host said so, or this net has no memory (host == my_host); text.  All rounds are dropped */
@@ -257,7 +262,8 @@ HVD_API hvd_status hvd_op_pull(hvd_engine *engine, const hvd_segment *segments, 
  * When the ring of rounds is full the op arrives later, by any later call of this process. *round receives the round. */
 HVD_API hvd_status hvd_op_bind(hvd_engine *engine, hvd_op op, uint64_t offset, uint64_t *round);
 /* Takes a bound op that cannot finish (its round is at or above the limit and never opened) off its round: unbound again.
- * HVD_E_INVALID when the round has opened: it will finish or fail by itself, the op stays. */
+ * HVD_E_INVALID when the round has opened: it will finish or fail by itself, the op stays.  A round between hosts that is open here
+ * only is withdrawn by the net (hvd_net_plan_limit); this waits for that, at most two seconds. */
 HVD_API hvd_status hvd_op_unbind(hvd_engine *engine, hvd_op op);
 /* Fast path: hvd_op_reduce with one segment + hvd_op_bind in one call. HVD_MARKED as there (then *out is a parked op). */
 HVD_API hvd_status hvd_op_reduce_bound(hvd_engine *engine, uint64_t offset, const void *in, void *out_buffer, uint64_t bytes, uint32_t flags,

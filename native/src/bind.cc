@@ -1,5 +1,7 @@
 // Ops get a round of a plan, arrive in it, and leave it again.
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "engine_call.h"
 
@@ -9,6 +11,8 @@ using hvd::Op;
 using hvd::OpState;
 
 namespace {
+
+constexpr uint64_t kWithdrawnWithinNs = 2'000'000'000;
 
 hvd::MemberFields fields_of(const Op &op, const hvd::Mapping &arena) {
   const hvd::Staged &staged = op.staged;
@@ -154,14 +158,16 @@ void hvd_engine::drop_queued(Op *op) {
   if (plan.queue.empty()) backlog_.erase(std::remove(backlog_.begin(), backlog_.end(), &plan), backlog_.end());
 }
 
-// Takes a queued or arrived op off its round; false when the round has opened.
+// Takes a queued or arrived op off its round; false when the round has opened.  A round that the net has taken back may have
+// holders of chunks until these are done.
 bool hvd_engine::take_off(Op *op, uint32_t how) {
-  if (op->state == OpState::kQueued)
+  if (op->state == OpState::kQueued) {
     drop_queued(op);
-  else if (op->state == OpState::kArrived && !op->busy && hvd::close_unopened(site(*op->plan), op->round, how))
+  } else {
+    if (op->state != OpState::kArrived || op->busy || !hvd::close_unopened(site(*op->plan), op->round, how)) return false;
+    if (op->plan->view.ends_in_net() && hvd::round_has_holder(site(*op->plan), op->round)) return false;
     drop_active(op);
-  else
-    return false;
+  }
   forget_round(op);
   return true;
 }
@@ -178,5 +184,18 @@ hvd_status hvd_engine::unbind(hvd_op handle) {
   Op *op = call.op;
   if (op == nullptr || (op->state != OpState::kQueued && op->state != OpState::kArrived)) return HVD_E_INVALID;
   if (hvd::is_below_limit(op->plan->view, op->round)) return HVD_E_INVALID;
-  return take_off(op, hvd::kWithdrawn) ? HVD_OK : HVD_E_INVALID;
+  for (uint64_t until = hvd::now_ns() + kWithdrawnWithinNs; !take_off(op, hvd::kWithdrawn);) {
+    if (!may_be_withdrawn(*op) || hvd::now_ns() > until) return HVD_E_INVALID;
+    call.lock.unlock();
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    call.lock.lock();
+  }
+  return HVD_OK;
+}
+
+// Open here, at or above the limit: the net takes it back, or has and somebody still holds a chunk.
+bool hvd_engine::may_be_withdrawn(const Op &op) const {
+  if (op.state != OpState::kArrived || op.busy || !op.plan->view.ends_in_net() || board.state() != HVD_OK) return false;
+  hvd::Phase phase = hvd::phase_of(op.plan->view, op.round);
+  return phase == hvd::Phase::kOpen || phase == hvd::Phase::kWithdrawn;
 }

@@ -107,6 +107,7 @@ struct hvd_engine {
   void drop_active(hvd::Op *op);
   void drop_queued(hvd::Op *op);
   bool take_off(hvd::Op *op, uint32_t how);
+  bool may_be_withdrawn(const hvd::Op &op) const;
   void forget_round(hvd::Op *op);
 
   // settle.cc

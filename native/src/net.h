@@ -8,6 +8,7 @@
 //   net_loop.cc    the thread: signals, sockets, timers        net_peer.cc   tokens, parking, loss, abort
 //   net_rounds.cc  rounds that open, end, are dropped          net_frames.cc from frames to what they mean
 //   net_direct.cc  small payloads: all to all                  net_ring.cc   large ones: around the ring
+//   net_withdraw.cc rounds that never finish
 //   net_publish.cc, net_gather.cc  pull rounds: data out, data in
 #pragma once
 #include <condition_variable>
@@ -46,6 +47,7 @@ struct NetPeer {
   uint64_t owed = 0;           // consumed, not given back yet
   uint64_t heard_ns = 0;
   bool lost = false, said_abort = false, said_bye = false;
+  bool departed = false;       // after its goodbye, with all that it had to say read
   uint64_t next_wait = 0;
   std::map<uint64_t, OutFrame> waiting;                           // eager frames without tokens, oldest first
   std::map<std::pair<uint64_t, uint64_t>, uint64_t> waiting_for;  // (plan, round) -> key in `waiting`
@@ -76,6 +78,7 @@ struct hvd_net final : private hvd::FrameHandler {
   };
   hvd_status plan_add(uint64_t offset, const PlanHosts &hosts);
   hvd_status plan_remove(uint64_t plan_id);
+  hvd_status plan_limit(uint64_t plan_id, uint64_t limit);
   hvd_status events(hvd_net_event *out, uint32_t capacity, uint32_t *n);
   int event_fd() const { return event_fd_; }
   hvd_status abort(const char *text);
@@ -115,6 +118,7 @@ struct hvd_net final : private hvd::FrameHandler {
   void send_eager(NetPeer *peer, hvd::OutFrame frame);
   void send_waiting(NetPeer *peer);
   void give_back(NetPeer *peer, uint64_t cost);
+  void give_back_of(NetPeer *peer, const Frame &frame);
   bool dead_told(const hvd::OutFrame &out) const;
   void park(NetPeer *peer, const Frame &frame, hvd::SharedBytes data);
   void unpark(uint64_t plan_id);
@@ -191,6 +195,22 @@ struct hvd_net final : private hvd::FrameHandler {
   void arrive_late(NetPlan *plan);
   void free_read(NetPlan *plan);
 
+  // net_withdraw.cc
+  void withdraw(NetPlan *plan, uint64_t limit);
+  void withdraw_unstarted(NetPlan *plan, uint64_t round);
+  void withdraw_round(NetPlan *plan, uint64_t round, std::unique_ptr<NetRound> *state);
+  void withdraw_pull(NetPlan *plan, uint64_t round);
+  void drop_pieces(NetPlan *plan);
+  void drop_waiting(NetPlan *plan);
+  void doubt(NetPlan *plan, uint64_t round) { doubts_.emplace_back(plan->view->plan_id, round); }
+  void doubt_all();
+  void note_departure(NetPeer *peer);
+  bool resolve_doubts();
+  bool never_finishes(NetPlan *plan, uint64_t round);
+  bool misses_departed(const NetPlan &plan, const NetRound &state) const;
+  void give_up(NetPlan *plan, uint64_t round);
+  const char *got_give_up(const NetPeer *peer, NetPlan *plan, const Frame &frame);
+
   hvd_board *board_;
   const hvd::ArenaMappings arenas_;  // by local index; the agent's is the last
   hvd_arena *own_;
@@ -221,6 +241,9 @@ struct hvd_net final : private hvd::FrameHandler {
   bool dead_ = false;       // all rounds are dropped, for good
   bool must_drop_ = false;
   bool told_abort_ = false;
+  bool closed_ = false;         // the board is: nobody arrives any more
+  bool any_departed_ = false;
+  std::vector<std::pair<uint64_t, uint64_t>> doubts_;  // (plan, round): may never finish, to be looked at
   std::vector<std::pair<Lane *, hvd::OutFrame>> last_words_;  // go out when what rounds had to say is dropped
   uint64_t next_tick_ns_ = 0;
   hvd_net_info info_{};

@@ -164,7 +164,8 @@ hvd_status hvd_net::plan_add(uint64_t offset, const PlanHosts &hosts) {
   made.hosts.assign(hosts.ring, hosts.ring + hosts.n);
   made.me = made.place_of(spec_.my_host);
   if (view->is_pull()) made.member_hosts.assign(hosts.of_members, hosts.of_members + hosts.n_members);
-  made.direct = !view->is_pull() && (view->bytes == 0 || (view->bytes <= hvd::kMaxEagerBytes && hosts.n <= hvd::kMaxDirectHosts));
+  bool is_small = view->bytes == 0 || (view->bytes <= hvd::kMaxEagerBytes && hosts.n <= hvd::kMaxDirectHosts);
+  made.direct = !view->is_pull() && is_small;
   made.slots.resize(view->depth);
   for (uint32_t i = 0; i < view->depth; ++i) made.slots[i].round = i;
   made.published.resize(view->n_members);
@@ -186,6 +187,18 @@ hvd_status hvd_net::plan_remove(uint64_t plan_id) {
   std::lock_guard lock(mutex_);
   if (status == HVD_OK) added_.erase(plan_id);
   return status;
+}
+
+hvd_status hvd_net::plan_limit(uint64_t plan_id, uint64_t limit) {
+  {
+    std::lock_guard lock(mutex_);
+    if (added_.count(plan_id) == 0) return HVD_E_INVALID;
+  }
+  return ask([this, plan_id, limit] {
+    auto found = plans_.find(plan_id);
+    if (found != plans_.end() && !dead_) withdraw(found->second.get(), limit);
+    return HVD_OK;
+  });
 }
 
 hvd_status hvd_net::events(hvd_net_event *out, uint32_t capacity, uint32_t *n) {
@@ -277,6 +290,11 @@ hvd_status hvd_net_plan_add(hvd_net *net, uint64_t offset, const uint32_t *ring_
 hvd_status hvd_net_plan_remove(hvd_net *net, uint64_t plan_id) {
   if (net == nullptr) return HVD_E_INVALID;
   return guarded([&] { return net->plan_remove(plan_id); });
+}
+
+hvd_status hvd_net_plan_limit(hvd_net *net, uint64_t plan_id, uint64_t limit) {
+  if (net == nullptr) return HVD_E_INVALID;
+  return guarded([&] { return net->plan_limit(plan_id, limit); });
 }
 
 hvd_status hvd_net_events(hvd_net *net, hvd_net_event *out, uint32_t capacity, uint32_t *n) {

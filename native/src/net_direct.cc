@@ -92,6 +92,7 @@ const char *hvd_net::check_eager(NetPeer *peer, NetPlan *plan, const Frame &fram
 const char *hvd_net::got_eager(NetPeer *peer, NetPlan *plan, const Frame &frame, hvd::SharedBytes data) {
   const char *wrong = check_eager(peer, plan, frame);
   if (wrong != nullptr) return wrong;
+  if (plan->is_beyond(frame.round)) return give_back_of(peer, frame), nullptr;
   NetRound *state = plan->find_round(frame.round);
   if (state == nullptr) return "a sum for a round that cannot be open";
   Contribution &from = state->from[plan->place_of(peer->host)];
@@ -114,6 +115,7 @@ const char *hvd_net::got_eager(NetPeer *peer, NetPlan *plan, const Frame &frame,
 
 const char *hvd_net::got_want(NetPeer *peer, NetPlan *plan, const Frame &frame) {
   uint32_t place = plan->place_of(peer->host);
+  if (plan->is_beyond(frame.round)) return nullptr;
   NetRound *state = plan->direct && place != plan->n_hosts() ? plan->find_round(frame.round) : nullptr;
   if (state == nullptr) return "credit is wanted for what cannot be open";
   if (state->from[place].here) return nullptr;

@@ -9,19 +9,21 @@
 //   META    member   data bytes    bytes to come  n_meta     -                     yes
 //   DATA    member   offset                       0 meta     part of meta or data  yes
 //                                                 1 data
+//   GIVE_UP                                                  -                     no
 //   TOKENS           bytes granted                           -                     no
 //   PING                                                     -                     no
 //   ABORT                                                    text                  no
 //   BYE                                                      -                     no
 //
 // `status` is a negated hvd_status: where a payload is missing because its sender failed to make it.
+// GIVE_UP: this round, and those after it, never finish (net_withdraw.cc).
 // WANT asks for the credit that an eager frame needs when there are no tokens for it: its sender says that it has data.
 #pragma once
 #include <cstdint>
 
 namespace hvd {
 
-enum class FrameType : uint8_t { kEager = 1, kWant, kRing, kCredit, kMeta, kData, kTokens, kPing, kAbort, kBye };
+enum class FrameType : uint8_t { kEager = 1, kWant, kRing, kCredit, kMeta, kData, kGiveUp, kTokens, kPing, kAbort, kBye };
 
 constexpr uint16_t kFrameMagic = 0x4876;
 constexpr uint32_t kMaxEagerBytes = 64 << 10;   // largest payload of direct exchange

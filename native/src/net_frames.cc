@@ -12,7 +12,7 @@ using hvd::Sink;
 
 namespace {
 
-bool names_plan(FrameType type) { return type <= FrameType::kData; }
+bool names_plan(FrameType type) { return type <= FrameType::kGiveUp; }
 
 void keep(Lane *lane) {
   if (lane->frame.bytes == 0) return;
@@ -92,6 +92,7 @@ const char *hvd_net::deliver(NetPeer *peer, NetPlan *plan, const Frame &frame, h
     case FrameType::kWant: return got_want(peer, plan, frame);
     case FrameType::kCredit: return plan->direct ? got_direct_credit(peer, plan, frame) : got_ring_credit(peer, plan, frame);
     case FrameType::kMeta: return got_meta(peer, plan, frame);
+    case FrameType::kGiveUp: return got_give_up(peer, plan, frame);
     case FrameType::kData: break;
     default: return "a frame of no known type";
   }

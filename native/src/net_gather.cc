@@ -26,7 +26,8 @@ const char *hvd_net::got_meta(NetPeer *peer, NetPlan *plan, const Frame &frame) 
   if (state == nullptr || state->arriving[frame.index].announced) return "a member's data that this plan does not expect";
   uint64_t meta_bytes = frame.step * sizeof(int64_t);
   if (frame.step > hvd::kMaxMeta || frame.value > kMostDataBytes) return "more data than a member can have";
-  if (frame.extra > meta_bytes + frame.value || (frame.status != 0 && frame.extra != 0)) return "more bytes to come than there are";
+  uint64_t most = frame.status == 0 ? meta_bytes + frame.value : 0;
+  if (frame.extra > most) return "more bytes to come than there are";
   Arriving &arriving = state->arriving[frame.index];
   arriving.announced = true;
   arriving.meta_bytes = aligned(meta_bytes);
@@ -37,6 +38,7 @@ const char *hvd_net::got_meta(NetPeer *peer, NetPlan *plan, const Frame &frame) 
   arriving.block = static_cast<char *>(own_->alloc(arriving.meta_bytes + arriving.data_bytes));
   if (arriving.block == nullptr) arriving.flags = hvd::kNoMemory;
   give_back(peer, hvd::token_cost(frame));
+  if (closed_) doubt(plan, frame.round);
   if (arriving.to_come == 0) arrive_ready(plan, frame.index);
   return nullptr;
 }

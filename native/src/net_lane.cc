@@ -102,8 +102,33 @@ bool Lane::drop_output() {
   while (begun_.size() > (begun_bytes_ == 0 ? 0 : 1)) begun_.pop_back();
   pending_bytes_ = begun_.empty() ? 0 : sizeof(Frame) + begun_.front().frame.bytes;
   if (begun_.empty()) return true;
+  begun_.front().plan = nullptr;
+  return keep_rest();
+}
+
+bool Lane::drop_pieces(const NetPlan *plan, uint64_t limit, std::vector<OutFrame> *dropped) {
+  auto goes = [&](const OutFrame &out) {
+    return out.plan == plan && out.frame.type == FrameType::kRing && out.frame.round >= limit;
+  };
+  bool partly = begun_bytes_ != 0 && goes(begun_.front());
+  if (partly && !keep_rest()) return false;
+  for (auto *queue : {&begun_, &waiting_[0], &waiting_[1], &waiting_[2]}) {
+    std::deque<OutFrame> kept;
+    for (OutFrame &out : *queue) {
+      bool is_partly = queue == &begun_ && begun_bytes_ != 0 && &out == &begun_.front();
+      if (goes(out) && !is_partly)
+        dropped->push_back(std::move(out));
+      else
+        kept.push_back(std::move(out));
+    }
+    queue->swap(kept);
+  }
+  return true;
+}
+
+// What is left of the first frame, whose payload may lie in memory that is not ours any more.
+bool Lane::keep_rest() {
   OutFrame &first = begun_.front();
-  first.plan = nullptr;
   if (first.owned != nullptr || first.frame.bytes == 0) return true;
   SharedBytes copy(new (std::nothrow) Bytes(first.frame.bytes));
   if (copy == nullptr) return false;

@@ -72,6 +72,9 @@ class Lane {
   void close();
   // Payload that is still to come goes nowhere, if it goes to memory of this plan (null: whatever it is).
   void forget_sink(const NetPlan *plan);
+  // Drops pieces of this plan's rounds from `limit` on that have not begun; false when there is no memory for the rest of one
+  // that has.
+  bool drop_pieces(const NetPlan *plan, uint64_t limit, std::vector<OutFrame> *dropped);
   // Drops frames that have not begun.  The rest of one that has begun is copied: its memory is not ours any more.
   bool drop_output();
   // The peer has gone with a goodbye: what it did not take counts as written.
@@ -94,6 +97,7 @@ class Lane {
   void take(const char *from, uint64_t bytes);
   long fill();
   uint64_t buffered() const { return rx_end_ - rx_begin_; }
+  bool keep_rest();
   uint32_t gather(iovec *parts, uint64_t *bytes);
   void advance(uint64_t bytes, std::vector<OutFrame> *written);
 

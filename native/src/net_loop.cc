@@ -57,6 +57,7 @@ bool hvd_net::step(uint64_t now) {
     busy |= take_signals();
     busy |= poll_sockets(0);
     busy |= read_lanes(now);
+    busy |= resolve_doubts();
     busy |= flush_lanes(now);
     if (now >= next_tick_ns_) tick(now);
   } catch (const std::bad_alloc &) {
@@ -72,7 +73,9 @@ void hvd_net::sleep(uint64_t now) {
   hvd::NetSignal &signal = board_->view.header->net;
   signal.bell.sleepers.fetch_add(1, kSeqCst);
   bool quiet = signal.summary.load(kSeqCst) == 0 && !has_commands_.load(kSeqCst) && !stop_.load(kSeqCst);
-  if (quiet && (dead_ || board_->view.state() != HVD_E_FAILED)) {
+  hvd_status state = board_->view.state();
+  quiet = quiet && (dead_ || (state != HVD_E_FAILED && (closed_ || state != HVD_E_CLOSED)));
+  if (quiet) {
     uint64_t left = next_tick_ns_ > now ? next_tick_ns_ - now : 0;
     poll_sockets(static_cast<int>(left / kNsPerMs + 1));
     ++info_.sleeps;
@@ -138,7 +141,10 @@ bool hvd_net::read_lanes(uint64_t now) {
     if (well) continue;
     lane->readable = false;
     busy = true;
-    if (lane->eof && lane->said_bye) continue;  // what we still have for it may go out
+    if (lane->eof && lane->said_bye) {  // what we still have for it may go out
+      note_departure(lane->peer);
+      continue;
+    }
     lose(lane->peer, lane->eof ? "it closed the connection" : std::string("connection lost: ") + std::strerror(errno));
   }
   return busy;

@@ -69,6 +69,10 @@ void hvd_net::send_waiting(NetPeer *peer) {
   }
 }
 
+void hvd_net::give_back_of(NetPeer *peer, const Frame &frame) {
+  if (hvd::spends_tokens(frame)) give_back(peer, hvd::token_cost(frame));
+}
+
 // In quarters, so that the peer never runs dry while we owe it, and frames that only give back are rare.
 void hvd_net::give_back(NetPeer *peer, uint64_t cost) {
   peer->owed += cost;

@@ -21,6 +21,12 @@ std::unique_ptr<NetRound> make_round(const NetPlan &plan) {
 
 }  // namespace
 
+bool NetRound::has_foreign_data() const {
+  if (n_here != 0 || std::find(asks.begin(), asks.end(), true) != asks.end()) return true;
+  if (std::any_of(arriving.begin(), arriving.end(), [](const Arriving &from) { return from.announced; })) return true;
+  return std::any_of(chunks.begin(), chunks.end(), [](const ChunkState &chunk) { return chunk.credit; });
+}
+
 uint32_t NetPlan::place_of(uint32_t host) const {
   return static_cast<uint32_t>(std::find(hosts.begin(), hosts.end(), host) - hosts.begin());
 }

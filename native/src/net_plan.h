@@ -58,6 +58,8 @@ struct NetRound {
   // pull
   std::vector<Arriving> arriving;      // by member
   uint32_t n_arrived = 0, n_published = 0, n_sending = 0;  // remote members; local members; streams
+
+  bool has_foreign_data() const;
 };
 
 struct NetSlot {
@@ -75,6 +77,7 @@ struct NetPlan {
   bool direct = false;
   std::vector<NetSlot> slots;
   uint64_t next_open = 0;            // cooperative: rounds below were started
+  uint64_t limit = UINT64_MAX;       // rounds from here on never finish (net_withdraw.cc)
   std::vector<uint64_t> reducing;    // started, chunks are not ready locally
   uint32_t unwritten = 0;            // frames in lanes that name this plan
   uint32_t waiting = 0;              // frames and streams that wait for tokens
@@ -98,6 +101,7 @@ struct NetPlan {
   NetRound *peek(uint64_t round);     // null unless it is there
   NetRound *current(uint64_t round);  // null unless it is there and its slot is at it
   bool has_work() const;
+  bool is_beyond(uint64_t round) const { return limit != UINT64_MAX && round >= limit; }
 
   struct Piece {
     uint64_t offset, bytes;  // in the payload

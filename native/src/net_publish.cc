@@ -103,6 +103,7 @@ bool hvd_net::publish(NetPlan *plan, uint64_t round, uint32_t member) {
   if (hvd::is_closed(view, round)) return ++plan->published[member], true;  // given up here: nothing leaves
   NetRound *state = plan->find_round(round);
   if (!state->started && !hvd::take_net_hold(site(plan), round)) return false;
+  if (any_departed_) doubt(plan, round);
   state->started = true;
   ++plan->published[member];
   ++state->n_published;

@@ -65,6 +65,7 @@ void hvd_net::ring_send(NetPlan *plan, uint64_t round, NetRound *state, uint32_t
 const char *hvd_net::begin_ring(Lane *lane, NetPlan *plan) {
   const Frame &frame = lane->frame;
   const hvd::PlanView &view = *plan->view;
+  if (plan->is_beyond(frame.round)) return nullptr;
   NetRound *state = plan->current(frame.round);
   bool expected = !plan->direct && !view.is_pull() && plan->predecessor() == lane->peer->host && frame.index < view.n_chunks;
   if (!expected || state == nullptr || !state->started) return "a piece that this plan does not expect";
@@ -114,6 +115,7 @@ void hvd_net::ring_finish(NetPlan *plan, uint64_t round, NetRound *state, uint32
 
 const char *hvd_net::got_ring_credit(NetPeer *peer, NetPlan *plan, const Frame &frame) {
   bool expected = !plan->view->is_pull() && plan->successor() == peer->host && frame.index < plan->view->n_chunks;
+  if (expected && plan->is_beyond(frame.round)) return nullptr;
   NetRound *state = expected ? plan->find_round(frame.round) : nullptr;
   if (state == nullptr || state->chunks[frame.index].credit) return "a credit that this plan does not expect";
   state->chunks[frame.index].credit = true;

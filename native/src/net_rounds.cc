@@ -19,11 +19,6 @@ bool is_open(const hvd::PlanView &view, uint64_t round) {
 
 uint8_t negated(hvd_status status) { return static_cast<uint8_t>(-static_cast<int>(status)); }
 
-bool has_foreign_data(const NetRound &state) {
-  if (state.n_here != 0 || std::find(state.asks.begin(), state.asks.end(), true) != state.asks.end()) return true;
-  return std::any_of(state.chunks.begin(), state.chunks.end(), [](const hvd::ChunkState &chunk) { return chunk.credit; });
-}
-
 }  // namespace
 
 void hvd_net::insert_plan(std::unique_ptr<NetPlan> plan) {
@@ -77,8 +72,10 @@ bool hvd_net::skip_closed(NetPlan *plan) {
 
 bool hvd_net::start_round(NetPlan *plan, uint64_t round) {
   const hvd::PlanView &view = *plan->view;
+  if (plan->is_beyond(round)) return withdraw_unstarted(plan, round), false;
   if (plan->slot(round).round != round || !is_open(view, round) || !hvd::take_net_hold(site(plan), round)) return false;
   NetRound *state = plan->find_round(round);
+  if (any_departed_) doubt(plan, round);
   state->started = true;
   state->n_not_ready = view.n_chunks;
   ++plan->next_open;
@@ -175,7 +172,8 @@ void hvd_net::advance(NetPlan *plan, uint64_t round) {
 void hvd_net::note_wanted(NetPlan *plan, uint64_t round, NetRound *state) {
   const hvd::PlanView &view = *plan->view;
   bool is_current = plan->slot(round).round == round;
-  if (view.is_pull() || state->wanted_told || state->started || !is_current || !has_foreign_data(*state)) return;
+  if (closed_ && is_current && !view.is_pull()) doubt(plan, round);
+  if (view.is_pull() || state->wanted_told || state->started || !is_current || !state->has_foreign_data()) return;
   state->wanted_told = true;
   if (view.header->wanted.load(kSeqCst) < round + 1) view.header->wanted.store(round + 1, kSeqCst);
   if (board_->view.header->watch_arrivals.load(kSeqCst) == 0) return;

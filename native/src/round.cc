@@ -120,12 +120,12 @@ bool close_unopened(const RoundSite &site, uint64_t round, uint32_t how) {
   return claim_closed(word);
 }
 
-void close_claims(const RoundSite &site, uint64_t round) {
+void close_claims(const RoundSite &site, uint64_t round, uint32_t how) {
   std::atomic<uint64_t> &claim = site.plan.entry(round).claim;
   uint64_t word = claim.load(kSeqCst);
   // An open round that is complete stays so.
   while (!(claim_round(word) == round && (claim_closed(word) || site.plan.is_done_when_open())))
-    if (claim.compare_exchange_weak(word, claim_word(round, kCancelled), kSeqCst)) return;
+    if (claim.compare_exchange_weak(word, claim_word(round, how), kSeqCst)) return;
 }
 
 void mark_read(const RoundSite &site, uint64_t round) {

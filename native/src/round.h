@@ -59,7 +59,7 @@ bool is_closed(const PlanView &plan, uint64_t round);
 // Closes a round that is not open, for good; false when it is open (or complete).
 bool close_unopened(const RoundSite &site, uint64_t round, uint32_t how);
 // Stops further claims in a round, open or not.  Chunks held now go on: see BoardView::has_holder.
-void close_claims(const RoundSite &site, uint64_t round);
+void close_claims(const RoundSite &site, uint64_t round, uint32_t how = kCancelled);
 
 // This member needs the entry no more.  The last one to say so wakes members that wait for a free entry.
 void mark_read(const RoundSite &site, uint64_t round);

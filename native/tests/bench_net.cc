@@ -1,6 +1,6 @@
-// Prints what rounds between two hosts cost: bench_net [lanes].  Each host is an agent's process with the net and a process with
-// one rank, joined over loopback TCP; buffers lie in the arena.  "raw" is the same bytes both ways at once over one connection.
-// Medians.  Not a test: relative numbers, on an otherwise idle machine.
+// Prints what rounds between two hosts cost: bench_net [lanes] [spin_us].  Each host is an agent's process with the net and a
+// process with one rank, joined over loopback TCP; buffers lie in the arena.  "raw" is the same bytes both ways at once over one
+// connection.  Medians.  Not a test: relative numbers, on an otherwise idle machine.
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
@@ -40,6 +40,12 @@ double median_us(int repeats, Body body) {
   return static_cast<double>(times[static_cast<size_t>(repeats / 2)]) / 1000;
 }
 
+void print(const char *what, uint64_t bytes, double us) {
+  double speed = static_cast<double>(bytes) / us / 1000;
+  std::printf("%10llu bytes: %s  %10.1f us  %7.2f GB/s each way\n", static_cast<unsigned long long>(bytes), what, us, speed);
+  std::fflush(stdout);
+}
+
 // Sends and receives `bytes` at once.
 void exchange(int fd, std::vector<char> &out, std::vector<char> &in, uint64_t bytes) {
   for (uint64_t sent = 0, got = 0; sent < bytes || got < bytes;) {
@@ -63,10 +69,8 @@ void run_raw(int fd, bool first) {
   for (uint64_t bytes : kSizes) {
     if (bytes == 0) continue;
     double us = median_us(repeats_for(bytes), [&] { exchange(fd, out, in, bytes); });
-    if (first) std::printf("%10llu bytes: raw  %10.1f us  %7.2f GB/s each way\n", static_cast<unsigned long long>(bytes), us,
-                           static_cast<double>(bytes) / us / 1000);
+    if (first) print("raw", bytes, us);
   }
-  std::fflush(stdout);
 }
 
 void run_rank(NetHost &host, const std::vector<uint64_t> &plans, const std::vector<uint64_t> &small) {
@@ -78,10 +82,18 @@ void run_rank(NetHost &host, const std::vector<uint64_t> &plans, const std::vect
     auto round = [&] { CHECK_EQUAL(world::allreduce(engine, plans[i], data, data, bytes, 0), HVD_OK); };
     round();
     double us = median_us(repeats_for(bytes), round);
-    if (host.index == 0) std::printf("%10llu bytes: sum  %10.1f us  %7.2f GB/s each way\n", static_cast<unsigned long long>(bytes), us,
-                                     static_cast<double>(bytes) / us / 1000);
-    std::fflush(stdout);
+    if (host.index == 0) print("sum", bytes, us);
   }
+  auto rested = [&] {
+    usleep(1000);
+    uint64_t start = hvd::now_ns();
+    CHECK_EQUAL(world::allreduce(engine, plans[1], data, data, kSizes[1], 0), HVD_OK);
+    return static_cast<double>(hvd::now_ns() - start) / 1000;
+  };
+  std::vector<double> times;
+  for (int i = 0; i < 501; ++i) times.push_back(rested());
+  std::nth_element(times.begin(), times.begin() + 250, times.end());
+  if (host.index == 0) print("rested sum", kSizes[1], times[250]);
   std::vector<hvd_op> ops(kSmall);
   double us = median_us(21, [&] {
     for (uint32_t i = 0; i < kSmall; ++i)
@@ -104,7 +116,8 @@ uint64_t add(NetHost &host, uint64_t id, uint64_t bytes) {
 
 void run_host(uint32_t index, const std::vector<int> &lanes, const NetOptions &options) {
   NetHost host(index, 1, 2, options);
-  for (uint32_t lane = 0; lane < lanes.size(); ++lane) CHECK_EQUAL(hvd_net_add_peer(host.net, 1 - index, lane, lanes[lane]), HVD_OK);
+  for (uint32_t lane = 0; lane < lanes.size(); ++lane)
+    CHECK_EQUAL(hvd_net_add_peer(host.net, 1 - index, lane, lanes[lane]), HVD_OK);
   std::vector<uint64_t> plans, small;
   for (uint64_t bytes : kSizes) plans.push_back(add(host, plans.size() + 1, bytes));
   for (uint32_t i = 0; i < kSmall; ++i) small.push_back(add(host, 100 + i, 4096));

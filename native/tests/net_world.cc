@@ -124,7 +124,8 @@ hvd_plan_spec Cluster::spec_for(uint32_t host, std::vector<uint32_t> *members, u
   return spec;
 }
 
-PlanOf Cluster::add(uint32_t kind, uint64_t bytes, uint32_t depth, uint32_t op, uint32_t dtype, double prescale, double postscale) {
+PlanOf Cluster::add(uint32_t kind, uint64_t bytes, uint32_t depth, uint32_t op, uint32_t dtype, double prescale,
+                    double postscale) {
   PlanOf plan{next_id_++, std::vector<uint64_t>(hosts.size())};
   for (uint32_t h = 0; h < hosts.size(); ++h) {
     std::vector<uint32_t> members;

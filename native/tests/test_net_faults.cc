@@ -82,7 +82,8 @@ void test_byte_by_byte() {
   NetOptions options;
   options.lanes = 1;
   Cluster cluster({1, 1, 1}, options, drip.joiner());
-  PlanOf small = cluster.add(HVD_COOPERATIVE, 400), large = cluster.add(HVD_COOPERATIVE, 100000), pull = cluster.add(HVD_PULL, 0);
+  PlanOf small = cluster.add(HVD_COOPERATIVE, 400), large = cluster.add(HVD_COOPERATIVE, 100000);
+  PlanOf pull = cluster.add(HVD_PULL, 0);
   cluster.run([&](uint32_t rank, NetHost &host, hvd_engine *engine) {
     for (const PlanOf *plan : {&small, &large}) {
       auto data = ones(plan == &small ? 100 : 25000, static_cast<float>(rank + 1));
@@ -461,7 +462,8 @@ void test_parked_frames() {
     for (int i = 0; i < 8; ++i)
       CHECK_EQUAL(hvd_op_reduce_bound(engine, plan.offsets[rank], data[i].data(), data[i].data(), 4000, 0, 0, &ops[i]), HVD_OK);
     for (int i = 0; i < 2; ++i)
-      CHECK_EQUAL(hvd_op_reduce_bound(engine, big.offsets[rank], more[i].data(), more[i].data(), 4000000, 0, 0, &bigs[i]), HVD_OK);
+      CHECK_EQUAL(hvd_op_reduce_bound(engine, big.offsets[rank], more[i].data(), more[i].data(), 4000000, 0, 0, &bigs[i]),
+                  HVD_OK);
     auto mine = ones(60000, static_cast<float>(rank));
     for (int i = 0; i < 4; ++i) {
       hvd_segment segment{mine.data(), nullptr, 240000};
@@ -500,7 +502,7 @@ void test_bad_frames() {
   auto base = frame_of(FrameType::kEager, 1, 0, 400);
   std::vector<Lie> lies = {
       {"does not start as one", [](Frame &f) { f.magic = 1; }},
-      {"no known type", [](Frame &f) { f.type = static_cast<FrameType>(11); }},
+      {"no known type", [](Frame &f) { f.type = static_cast<FrameType>(12); }},
       {"no known type", [](Frame &f) { f.type = static_cast<FrameType>(0); }},
       {"longer than", [](Frame &f) { f.bytes = UINT32_MAX; }},
       {"longer than", [](Frame &f) { f.type = FrameType::kCredit; }},
@@ -590,7 +592,7 @@ void test_noise() {
     }
     bool open = true;
     for (int k = 0; k < 60 && open; ++k) {
-      Frame frame = frame_of(static_cast<FrameType>(1 + random() % 10), 1 + random() % 4, random() % 4, 0);
+      Frame frame = frame_of(static_cast<FrameType>(1 + random() % 11), 1 + random() % 4, random() % 4, 0);
       const uint32_t sizes[] = {0, 0, 400, 100, 65600, static_cast<uint32_t>(random() % 70000)};
       frame.bytes = sizes[random() % 6];
       if (frame.type == FrameType::kWant || frame.type == FrameType::kCredit || frame.type > FrameType::kData) frame.bytes = 0;
@@ -611,8 +613,106 @@ void test_noise() {
     hvd_engine_close(engine);
   }
   uint64_t after = memory_kib();
-  std::printf("memory: %llu KiB, then %llu KiB\n", static_cast<unsigned long long>(before), static_cast<unsigned long long>(after));
+  std::printf("memory: %llu KiB, then %llu KiB\n", static_cast<unsigned long long>(before),
+              static_cast<unsigned long long>(after));
   CHECK(after < before + (100 << 10));
+}
+
+hvd_op start_sum(hvd_engine *engine, uint64_t offset, std::vector<float> *data) {
+  hvd_op op = 0;
+  uint64_t bytes = data->size() * 4;
+  CHECK_EQUAL(hvd_op_reduce_bound(engine, offset, data->data(), data->data(), bytes, 0, 0, &op), HVD_OK);
+  return op;
+}
+
+// All but the last rank are in a round, open on their hosts, in which that rank never arrives: they get out, and go on elsewhere.
+void test_withdrawn_rounds(const std::vector<uint32_t> &ranks, uint64_t count) {
+  Cluster cluster(ranks);
+  PlanOf old = cluster.add(HVD_COOPERATIVE, count * 4), other = cluster.add(HVD_COOPERATIVE, count * 4);
+  float total = static_cast<float>(cluster.n_ranks);
+  std::atomic<uint32_t> in{0};
+  std::atomic<bool> limited{false};
+  std::thread agents([&] {
+    while (in < cluster.n_ranks) usleep(1000);
+    usleep(20000);  // pieces travel, as far as they can
+    for (auto &host : cluster.hosts) CHECK_EQUAL(hvd_board_plan_limit(host->board, old.offsets[host->index], 1), HVD_OK);
+    for (auto &host : cluster.hosts) CHECK_EQUAL(hvd_net_plan_limit(host->net, old.id, 1), HVD_OK);
+    limited = true;
+  });
+  cluster.run([&](uint32_t rank, NetHost &host, hvd_engine *engine) {
+    auto data = ones(count);
+    CHECK_EQUAL(world::allreduce(engine, old.offsets[host.index], data.data(), data.data(), count * 4), HVD_OK);
+    CHECK(data == ones(count, total));
+    data = ones(count);
+    bool away = rank + 1 == cluster.n_ranks;
+    hvd_op op = away ? 0 : start_sum(engine, old.offsets[host.index], &data);
+    ++in;
+    while (!limited)
+      if (!away) CHECK_EQUAL(hvd_op_poll(engine, op), HVD_PENDING);
+    if (!away) {
+      CHECK_EQUAL(hvd_op_unbind(engine, op), HVD_OK);
+      CHECK_EQUAL(hvd_op_fail(engine, op), HVD_OK);
+      CHECK_EQUAL(world::wait_for(engine, op), HVD_E_CANCELLED);
+    }
+    data = ones(count);
+    CHECK_EQUAL(world::allreduce(engine, other.offsets[host.index], data.data(), data.data(), count * 4), HVD_OK);
+    CHECK(data == ones(count, total));
+  });
+  agents.join();
+  for (auto &host : cluster.hosts) {
+    hvd_status status = HVD_PENDING;
+    for (int i = 0; status == HVD_PENDING && i < 1000; ++i) status = hvd_net_plan_remove(host->net, old.id);
+    CHECK_EQUAL(status, HVD_OK);
+    CHECK_EQUAL(hvd_board_plan_remove(host->board, old.offsets[host->index]), HVD_OK);
+    CHECK_EQUAL(host->events().size(), 0u);
+  }
+}
+
+// A board is closed before the last rank has arrived: the others hear so at once, whether its host stays or goes.
+void test_closed_without_a_member(const std::vector<uint32_t> &ranks, uint32_t kind, uint64_t count, bool goes) {
+  Cluster cluster(ranks);
+  PlanOf plan = cluster.add(kind, kind == HVD_PULL ? 0 : count * 4);
+  std::atomic<uint32_t> in{0}, out{0};
+  std::thread agents([&] {
+    while (in < cluster.n_ranks) usleep(1000);
+    usleep(20000);
+    if (goes) cluster.hosts.back()->close_net();
+    for (auto &host : cluster.hosts) CHECK_EQUAL(hvd_board_fail(host->board, HVD_E_CLOSED, "shut down"), HVD_OK);
+  });
+  cluster.run([&](uint32_t rank, NetHost &host, hvd_engine *engine) {
+    auto data = ones(count);
+    bool away = rank + 1 == cluster.n_ranks;
+    hvd_op op = 0;
+    hvd_segment segment{data.data(), nullptr, count * 4};
+    if (!away && kind == HVD_PULL) {
+      CHECK_EQUAL(hvd_op_pull(engine, &segment, 1, nullptr, 0, nullptr, 0, 0, &op), HVD_OK);
+      CHECK_EQUAL(hvd_op_bind(engine, op, plan.offsets[host.index], nullptr), HVD_OK);
+    } else if (!away) {
+      op = start_sum(engine, plan.offsets[host.index], &data);
+    }
+    ++in;
+    if (!away) CHECK_EQUAL(world::wait_for(engine, op), HVD_E_CLOSED);
+    ++out;
+    while (out < cluster.n_ranks) usleep(1000);
+  });
+  agents.join();
+  for (auto &host : cluster.hosts)
+    if (host->net != nullptr) CHECK_EQUAL(host->events().size(), 0u);
+}
+
+void test_rounds_that_never_finish() {
+  for (const auto &ranks : {std::vector<uint32_t>{1, 1}, {1, 1, 1}, {2, 1}, {2, 2, 1, 1}, {1, 2}})
+    for (uint64_t count : {uint64_t{100}, uint64_t{400001}}) test_withdrawn_rounds(ranks, count);
+}
+
+void test_closed_rounds_that_never_finish() {
+  for (const auto &ranks : {std::vector<uint32_t>{1, 1}, {1, 1, 1}, {1, 2}, {1, 1, 1, 1}})
+    for (bool goes : {false, true}) {
+      if (goes && ranks.back() != 1) continue;
+      test_closed_without_a_member(ranks, HVD_COOPERATIVE, 100, goes);
+      test_closed_without_a_member(ranks, HVD_COOPERATIVE, 400001, goes);
+      test_closed_without_a_member(ranks, HVD_PULL, 1000, goes);
+    }
 }
 
 void test_bad_arguments() {
@@ -623,7 +723,8 @@ void test_bad_arguments() {
   CHECK_EQUAL(hvd_net_plan_add(net, local, ring, 2, nullptr, 0), HVD_E_INVALID);
   uint32_t members[] = {0, 1};
   auto add = [&](uint64_t id, uint32_t kind, uint32_t op) {
-    hvd_plan_spec spec{id, kind, HVD_FLOAT32, op, 1, 1, kind == HVD_PULL ? 0u : 64u, 2, kind == HVD_PULL ? 2u : 1u, members, HVD_PLAN_REMOTE};
+    bool is_pull = kind == HVD_PULL;
+    hvd_plan_spec spec{id, kind, HVD_FLOAT32, op, 1, 1, is_pull ? 0u : 64u, 2, is_pull ? 2u : 1u, members, HVD_PLAN_REMOTE};
     uint64_t offset = 0;
     CHECK_EQUAL(hvd_board_plan_add(peer.host->board, &spec, &offset), HVD_OK);
     return offset;
@@ -662,5 +763,7 @@ int main() {
   RUN(test_bad_frames);
   RUN(test_twice_and_too_much);
   RUN(test_noise);
+  RUN(test_rounds_that_never_finish);
+  RUN(test_closed_rounds_that_never_finish);
   RUN(test_bad_arguments);
 }

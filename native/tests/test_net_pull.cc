@@ -1,5 +1,7 @@
 // Pull rounds between hosts: every member reads what it may, wherever the others live.
+#include <algorithm>
 #include <cstring>
+#include <random>
 #include <vector>
 
 #include "check.h"
@@ -154,7 +156,8 @@ void test_many_rounds_and_memory() {
     cluster.run([&](uint32_t rank, NetHost &host, hvd_engine *engine) {
       constexpr uint32_t kRounds = 60;
       std::vector<hvd_op> ops;
-      for (uint32_t i = 0; i < kRounds; ++i) ops.push_back(publish(engine, plan.offsets[host.index], bytes_of(rank, 3000 + i, i), {i}));
+      for (uint32_t i = 0; i < kRounds; ++i)
+        ops.push_back(publish(engine, plan.offsets[host.index], bytes_of(rank, 3000 + i, i), {i}));
       for (uint32_t i = 0; i < kRounds; ++i) {
         CHECK_EQUAL(world::wait_for(engine, ops[i]), HVD_OK);
         for (uint32_t m = 0; m < 3; ++m) CHECK(copy_of(engine, ops[i], m, 0, 3000 + i) == bytes_of(m, 3000 + i, i));
@@ -190,6 +193,51 @@ void test_no_memory() {
   });
 }
 
+// Everything at once: plans of all kinds and sizes, started and awaited by each host in an order of its own, few tokens.
+void test_all_kinds_in_any_order() {
+  constexpr uint32_t kPlans = 40, kLaps = 6;
+  const uint64_t sizes[] = {0, 4, 4000, 60000, 70000, 400000, 1500000};
+  NetOptions options;
+  options.eager_bytes = 512 << 10;
+  for (const auto &shape : {kShapes[1], kShapes[3]}) {
+    Cluster cluster(shape, options);
+    std::vector<PlanOf> plans;
+    auto is_pull = [](uint32_t i) { return i % 3 == 0; };
+    auto size_at = [&](uint32_t i) { return sizes[i * 5 % 7]; };
+    for (uint32_t i = 0; i < kPlans; ++i)
+      plans.push_back(cluster.add(is_pull(i) ? HVD_PULL : HVD_COOPERATIVE, is_pull(i) ? 0 : size_at(i), 1 + i % 3));
+    uint32_t n = cluster.n_ranks;
+    cluster.run([&](uint32_t rank, NetHost &host, hvd_engine *engine) {
+      std::mt19937 random(rank);
+      std::vector<uint32_t> order(kPlans);
+      for (uint32_t i = 0; i < kPlans; ++i) order[i] = i;
+      for (uint32_t lap = 0; lap < kLaps; ++lap) {
+        std::vector<hvd_op> ops(kPlans);
+        std::vector<std::vector<float>> data(kPlans);
+        std::shuffle(order.begin(), order.end(), random);
+        for (uint32_t i : order) {
+          uint64_t offset = plans[i].offsets[host.index];
+          data[i].assign(size_at(i) / 4, static_cast<float>(rank + lap));
+          if (is_pull(i))
+            ops[i] = publish(engine, offset, bytes_of(rank, size_at(i), lap), {i});
+          else
+            CHECK_EQUAL(hvd_op_reduce_bound(engine, offset, data[i].data(), data[i].data(), size_at(i), 0, i, &ops[i]), HVD_OK);
+        }
+        std::shuffle(order.begin(), order.end(), random);
+        for (uint32_t i : order) {
+          CHECK_EQUAL(world::wait_for(engine, ops[i]), HVD_OK);
+          if (!is_pull(i)) {
+            CHECK(data[i] == std::vector<float>(size_at(i) / 4, static_cast<float>(n * lap + n * (n - 1) / 2)));
+            continue;
+          }
+          for (uint32_t m = 0; m < n; ++m) CHECK(copy_of(engine, ops[i], m, 0, size_at(i)) == bytes_of(m, size_at(i), lap));
+          CHECK_EQUAL(hvd_op_done(engine, ops[i]), HVD_OK);
+        }
+      }
+    });
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -199,4 +247,5 @@ int main() {
   RUN(test_more_than_tokens);
   RUN(test_many_rounds_and_memory);
   RUN(test_no_memory);
+  RUN(test_all_kinds_in_any_order);
 }

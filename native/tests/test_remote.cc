@@ -17,7 +17,8 @@ struct RemoteHost : Host {
     fds.push_back(hvd_arena_fd(agent));
   }
   ~RemoteHost() { hvd_arena_close(agent); }
-  uint64_t add_remote(const std::vector<uint32_t> &members, uint32_t kind, uint64_t bytes, double prescale = 1, uint32_t depth = 2) {
+  uint64_t add_remote(const std::vector<uint32_t> &members, uint32_t kind, uint64_t bytes, double prescale = 1,
+                      uint32_t depth = 2) {
     hvd_plan_spec spec{77, kind, HVD_FLOAT32, HVD_SUM, prescale, 0.5, bytes, depth, static_cast<uint32_t>(members.size()),
                        members.data(), HVD_PLAN_REMOTE};
     uint64_t offset = 0;

@@ -37,10 +37,20 @@ class Options:
 
 
 class Site:
-    """Coordinator and launchers run on the first host; agents are named as their hosts and hold ``slots`` each."""
+    """Coordinator and launchers run on the first host; agents are named as their hosts and hold ``slots`` each.
 
-    def __init__(self, hosts: Sequence[Host], slots: Sequence[int], options: Options | None = None) -> None:
+    ``each`` has options for the agents one by one.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[Host],
+        slots: Sequence[int],
+        options: Options | None = None,
+        each: Sequence[Options] = (),
+    ) -> None:
         self.hosts, self.slots, self.options = hosts, slots, options or Options()
+        self._each = each or [self.options] * len(hosts)
         listen = self.options.listen or f"{hosts[0].address}:0"
         self.coordinator = self._start(hosts[0], "horovod.coordinator", "--listen", listen, *self.options.coordinator)
         self.address = self.coordinator.wait_for(r"listening on (\S+)$", READY_S)[1]
@@ -54,7 +64,7 @@ class Site:
         host = self.hosts[index]
         own = () if self.options.token else ("--data-listen", host.address)
         where = ("--coordinator", self.address, "--name", host.name, "--slots", str(self.slots[index]))
-        agent = self._start(host, "horovod.agent", *where, *own, *self.options.agent)
+        agent = self._start(host, "horovod.agent", *where, *own, *self._each[index].agent)
         agent.wait_for(_CONNECTED, READY_S)
         return agent
 

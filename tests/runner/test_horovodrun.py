@@ -185,7 +185,9 @@ def test_the_code_of_the_rank_that_failed_and_its_traceback_last() -> None:
     assert tail.endswith("    ValueError: the reason\n")
 
 
-@pytest.mark.parametrize(("command", "code"), [("exit 7", 7), ("kill -9 $$", 137), ("kill -SEGV $$", 139)])
+@pytest.mark.parametrize(
+    ("command", "code"), [("exit 7", 7), ("kill -9 $$", 137), ("kill -ABRT $$", 134), ("kill -SEGV $$", 139)]
+)
 def test_exit_codes(command: str, code: int) -> None:
     done = launch("-np", "2", "sh", "-c", f'[ "$HOROVOD_RANK" = 0 ] || {{ {command}; }}')
     assert done.returncode == code
@@ -203,6 +205,18 @@ def test_a_failure_is_recorded_for_programs(tmp_path: Path) -> None:
     assert (record["rank"], record["signal"], record["last_lines"]) == (1, 0, "because")
     assert record["host"] == socket.gethostname()
     assert record["pid"] > 0
+
+
+@pytest.mark.parametrize("files", [6, 16, 20])
+def test_too_few_open_files_are_named(files: int) -> None:
+    script = f'ulimit -n {files}; exec "$@"'
+    command = ["sh", "-c", script, "sh", *LAUNCHER, "-np", "4", "true"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, env=environment(), check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        f"horovodrun: The limit of {files} open files (ulimit -n) is too low for so many ranks: raise it, as in ulimit -n 4096."
+    )
+    assert "Please report" not in done.stderr
 
 
 def test_a_command_that_does_not_exist() -> None:

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Iterator
 
 import horovod.torch as hvd
+import numpy as np
 import pytest
 import torch
 from horovod.torch import compression, functions, mpi_ops, optimizer
@@ -152,6 +153,62 @@ def test_what_is_not_there_yet_says_so(name: str) -> None:
     with pytest.raises(ModuleNotFoundError, match=r"elastic training is not supported yet"):
         importlib.import_module("horovod.torch.elastic")
     assert importlib.util.find_spec("horovod.torch.elastic") is None
+
+
+FORMS = ("", "_async")
+SINGLE = [
+    f"{name}{form}" for name in ("allreduce", "allreduce_", "allgather", "alltoall", "reducescatter") for form in FORMS
+]
+SINGLE = [name for name in SINGLE if name != "allreduce__async"] + ["allreduce_async_", "broadcast", "broadcast_async_"]
+GROUPED = [f"grouped_{name}{form}" for name in ("allreduce", "allgather", "reducescatter") for form in FORMS]
+
+
+def _call(name: str, tensor: object, **options: object) -> object:
+    argument = [torch.ones(2), tensor] if name.startswith("grouped") else tensor
+    more = {"root_rank": 0} if name.startswith("broadcast") else {}
+    return getattr(hvd, name)(argument, name="n", **more, **options)
+
+
+@pytest.mark.parametrize("wrong", [[1, 2], np.ones(2), None, 1.0], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("name", [*SINGLE, *GROUPED])
+def test_what_is_no_tensor_is_named(name: str, wrong: object) -> None:
+    word = name.removeprefix("grouped_").removesuffix("_").removesuffix("_async").removesuffix("_")
+    text = rf"^{word}\.n takes a torch\.Tensor, got {type(wrong).__name__}\.$"
+    with pytest.raises(TypeError, match=text):
+        _call(name, wrong)
+    if "compression" in inspect.signature(getattr(hvd, name)).parameters:
+        with pytest.raises(TypeError, match=text):
+            _call(name, wrong, compression=hvd.Compression.fp16)
+        with pytest.raises(ValueError, match=rf"^{word}\.n: compression='fp16' is no compressor"):
+            _call(name, torch.ones(2), compression="fp16")
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_a_group_may_be_empty_but_must_be_one(name: str) -> None:
+    empty = getattr(hvd, name)([])
+    assert list(hvd.synchronize(empty) if name.endswith("async") else empty) == []
+    with pytest.raises(TypeError, match=r"takes a list of torch\.Tensor, got NoneType"):
+        getattr(hvd, name)(None)
+
+
+@pytest.mark.parametrize("factor", ["prescale_factor", "postscale_factor"])
+@pytest.mark.parametrize("name", [name for name in [*SINGLE, *GROUPED] if "reduce" in name])
+def test_factors_must_be_numbers_and_finite_for_integers(name: str, factor: str) -> None:
+    for wrong in ("x", None, [1], float("nan")):
+        with pytest.raises(
+            ValueError, match=r"reduce(scatter)?\.n: prescale_factor and postscale_factor must be numbers"
+        ):
+            _call(name, torch.ones(2), **{factor: wrong})
+    with pytest.raises(ValueError, match=r"must be finite for tensors of torch\.int32"):
+        _call(name, torch.ones(2, dtype=torch.int32), **{factor: float("inf")})
+
+
+def test_what_is_no_sparse_tensor_or_no_process_set() -> None:
+    with pytest.raises(TypeError, match=r"takes a sparse torch\.Tensor, got list"):
+        hvd.sparse_allreduce_async([1], None, hvd.Sum)  # type: ignore[arg-type]
+    for name in (*SINGLE, *GROUPED):
+        with pytest.raises(TypeError, match="process_set is 'x', which is not registered"):
+            _call(name, torch.ones(2), process_set="x")
 
 
 def test_a_parameter_belongs_to_one_group() -> None:

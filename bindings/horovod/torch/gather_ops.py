@@ -18,7 +18,15 @@ from horovod.torch.compression import Compression
 from horovod.torch.dtypes import engine_dtype
 from horovod.torch.pending import PulledEntry, handles, increment_version, require_client, start, synchronize
 from horovod.torch.reduce_ops import allreduce, grouped_allreduce
-from horovod.torch.signatures import automatic_name, by_dtype, check_tensor, make_signature, part_name, set_id_of
+from horovod.torch.signatures import (
+    automatic_name,
+    by_dtype,
+    check_tensor,
+    check_tensors,
+    make_signature,
+    part_name,
+    set_id_of,
+)
 from horovod.torch.staging import in_place_target, new_like, wire_copy
 
 __all__ = [
@@ -157,8 +165,9 @@ def _start_grouped_gather(
     """One operation for each dtype in the group."""
     handle = handles.advance()
     what = f"allgather.{name or 'noname'}"
+    tensors = check_tensors(tensors, what)
     for tensor in tensors:
-        engine_dtype(check_tensor(tensor, what).dtype, what)
+        engine_dtype(tensor.dtype, what)
     groups, ops = by_dtype(tensors), []
     for part, positions in enumerate(groups):
         ops.append(_submit_gather([tensors[p] for p in positions], name, process_set, handle, True, part)[0])
@@ -183,7 +192,7 @@ def grouped_allgather_async(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Starts joining several tensors in one operation; ``synchronize`` gives a tuple."""
-    entry, handle = _start_grouped_gather(list(tensors), name, process_set)
+    entry, handle = _start_grouped_gather(tensors, name, process_set)
     return start(_GatherEntry(entry, True), handle)
 
 
@@ -228,7 +237,8 @@ def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> tuple[torch.Tensor, ...]:
     """Several allgathers as one operation; gradients flow through it."""
-    return tuple(_Allgather.apply(name, process_set, True, *tensors))
+    checked = check_tensors(tensors, f"allgather.{name or 'noname'}")
+    return tuple(_Allgather.apply(name, process_set, True, *checked))
 
 
 # ---- broadcast

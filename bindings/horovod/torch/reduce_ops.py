@@ -19,7 +19,15 @@ from horovod.common.util import get_average_backwards_compatibility_fun, num_ran
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.dtypes import engine_dtype
 from horovod.torch.pending import ReducedEntry, handles, increment_version, require_client, start, synchronize
-from horovod.torch.signatures import automatic_name, by_dtype, check_tensor, make_signature, part_name, set_id_of
+from horovod.torch.signatures import (
+    automatic_name,
+    by_dtype,
+    check_tensors,
+    compress_all,
+    make_signature,
+    part_name,
+    set_id_of,
+)
 from horovod.torch.staging import Target, buffer_of, in_place_target, is_direct, new_like, pending_copies, wire_copy
 
 __all__ = [
@@ -119,8 +127,9 @@ def _start(
     handle = handles.advance()
     op = handle_average_backwards_compatibility(op, average)
     what = f"allreduce.{name or 'noname'}"
+    tensors = check_tensors(tensors, what)
     for tensor in tensors:
-        engine_dtype(check_tensor(tensor, what).dtype, what)
+        engine_dtype(tensor.dtype, what)
     targets = [in_place_target(tensor, what) if in_place else new_like(tensor) for tensor in tensors]
     entry = _submit(tensors, targets, name, op, factors, process_set, handle, group)
     if in_place:
@@ -164,8 +173,11 @@ def _start_one(
         chosen = _AVERAGE if op is None else op
     else:
         chosen = handle_average_backwards_compatibility(op, average)
-    key = (name, tensor.shape, tensor.dtype, chosen, prescale, postscale, process_set.process_set_id)
-    hot = _hot.get(key)
+    try:
+        key: object = (name, tensor.shape, tensor.dtype, chosen, prescale, postscale, process_set.process_set_id)
+        hot = _hot.get(key)
+    except (AttributeError, TypeError):  # an argument is wrong: the slow way says which
+        key = hot = None
     if hot is None or not (tensor.layout is _strided and is_direct(tensor)):
         handle = start(*_start([tensor], in_place, None, name, chosen, (prescale, postscale), process_set, False))
         _remember_hot(tensor, chosen, name, prescale, postscale, process_set, key)
@@ -196,7 +208,7 @@ def _remember_hot(
     key: object,
 ) -> None:
     """The next call of this kind will be hot, if the engine can work on such tensors directly."""
-    if not is_direct(tensor):
+    if key is None or not is_direct(tensor):
         return
     signature = make_signature(
         CollectiveKind.ALLREDUCE, name, tensor.dtype, [tensor.shape], set_id_of(process_set),
@@ -251,8 +263,12 @@ def allreduce_(
         chosen = _AVERAGE if op is None else op
     else:
         chosen = handle_average_backwards_compatibility(op, average)
-    key = (name, tensor.shape, tensor.dtype, chosen, prescale_factor, postscale_factor, process_set.process_set_id)
-    hot = _hot.get(key)
+    try:
+        set_id = process_set.process_set_id
+        key: object = (name, tensor.shape, tensor.dtype, chosen, prescale_factor, postscale_factor, set_id)
+        hot = _hot.get(key)
+    except (AttributeError, TypeError):  # an argument is wrong: the slow way says which
+        key = hot = None
     if hot is None or not (tensor.layout is _strided and is_direct(tensor)):
         return _reduce_slowly(tensor, chosen, name, prescale_factor, postscale_factor, process_set, key)
     signature, nbytes = hot
@@ -317,7 +333,7 @@ def allreduce(
     call is wrong.
     """
     op = handle_average_backwards_compatibility(op, average)
-    compressed, ctx = compression.compress(tensor)
+    ((compressed, ctx),) = compress_all([tensor], compression, f"allreduce.{name or 'noname'}")
     if torch.is_grad_enabled() and compressed.requires_grad:
         reduced = _Allreduce.apply(compressed, name, op, prescale_factor, postscale_factor, process_set)
     else:
@@ -340,7 +356,7 @@ def grouped_allreduce_async(
 ) -> int:
     """Starts one reduction of all tensors, which become ready together; ``synchronize`` gives a tuple."""
     factors = prescale_factor, postscale_factor
-    return start(*_start(list(tensors), False, average, name, op, factors, process_set, True))
+    return start(*_start(tensors, False, average, name, op, factors, process_set, True))
 
 
 def grouped_allreduce_async_(
@@ -354,7 +370,7 @@ def grouped_allreduce_async_(
 ) -> int:
     """Starts one reduction of all tensors in place."""
     factors = prescale_factor, postscale_factor
-    return start(*_start(list(tensors), True, average, name, op, factors, process_set, True))
+    return start(*_start(tensors, True, average, name, op, factors, process_set, True))
 
 
 def grouped_allreduce_(
@@ -401,7 +417,7 @@ def grouped_allreduce(
 ) -> list[torch.Tensor]:
     """The reductions of all tensors, run as one operation; gradients flow through it."""
     op = handle_average_backwards_compatibility(op, average)
-    pairs = [compression.compress(tensor) for tensor in tensors]
+    pairs = compress_all(tensors, compression, f"allreduce.{name or 'noname'}")
     reduced = _GroupedAllreduce.apply(
         name, op, prescale_factor, postscale_factor, process_set, *[compressed for compressed, _ in pairs]
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from horovod.common.checks import check_factor
 from horovod.common.exceptions import HorovodInternalError, UsageError
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.types import CollectiveKind, PullOp, ReduceOp
@@ -14,7 +15,15 @@ from horovod.torch.compression import Compression, Compressor
 from horovod.torch.dtypes import engine_dtype
 from horovod.torch.gather_ops import grouped_allgather, members_of
 from horovod.torch.pending import PulledEntry, handles, require_client, start, synchronize
-from horovod.torch.signatures import automatic_name, by_dtype, check_tensor, make_signature, part_name, set_id_of
+from horovod.torch.signatures import (
+    automatic_name,
+    by_dtype,
+    check_tensors,
+    compress_all,
+    make_signature,
+    part_name,
+    set_id_of,
+)
 from horovod.torch.staging import wire_copy
 
 __all__ = ["grouped_reducescatter", "grouped_reducescatter_async", "reducescatter", "reducescatter_async", "rows_of"]
@@ -30,7 +39,6 @@ def rows_of(rows: int, members: int, member: int) -> tuple[int, int]:
 
 def _check_arguments(tensors: Sequence[torch.Tensor], op: int, what: str) -> None:
     for tensor in tensors:
-        check_tensor(tensor, what)
         engine_dtype(tensor.dtype, what)
         if tensor.dim() == 0:
             raise UsageError(f"{what}: a tensor without dimensions can't be cut along dimension 0; reshape it.")
@@ -64,7 +72,9 @@ def _start(
 ) -> tuple[PulledEntry, int]:
     """One operation for each dtype among the tensors."""
     handle = handles.advance()
-    _check_arguments(tensors, op, f"reducescatter.{name or 'noname'}")
+    what = f"reducescatter.{name or 'noname'}"
+    tensors = check_tensors(tensors, what)
+    _check_arguments(tensors, op, what)
     client, set_id = require_client(), set_id_of(process_set)
     groups, ops = by_dtype(tensors), []
     signatures = [
@@ -114,7 +124,7 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Starts several of them as one operation; ``synchronize`` gives a tuple."""
-    return start(*_start(list(tensors), name, op, process_set, (prescale_factor, postscale_factor), True))
+    return start(*_start(tensors, name, op, process_set, (prescale_factor, postscale_factor), True))
 
 
 class _Reducescatter(torch.autograd.Function):
@@ -124,10 +134,13 @@ class _Reducescatter(torch.autograd.Function):
     def forward(
         ctx: Any, name: str | None, op: int, group: ProcessSet, pre: float, post: float, *tensors: torch.Tensor
     ) -> Any:
-        ctx.group, ctx.factor = group, pre * post * ((group.size() or 1) if op == Sum else 1)
-        return synchronize(grouped_reducescatter_async(tensors, name, op, group, pre, post)) if len(tensors) > 1 else (
-            synchronize(reducescatter_async(tensors[0], name, op, group, pre, post)),
-        )  # fmt: skip
+        what = f"reducescatter.{name or 'noname'}"
+        set_id_of(group)
+        members = (group.size() or 1) if op == Sum else 1
+        ctx.group, ctx.factor = group, check_factor(pre, what) * check_factor(post, what) * members
+        if len(tensors) == 1:
+            return (synchronize(reducescatter_async(tensors[0], name, op, group, pre, post)),)
+        return synchronize(grouped_reducescatter_async(tensors, name, op, group, pre, post))
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
@@ -148,7 +161,7 @@ def reducescatter(
 
     Dimension 0 is cut into as many parts as there are ranks, the first ones longer by one.  Sum and Average only.
     """
-    compressed, ctx = compression.compress(tensor)
+    ((compressed, ctx),) = compress_all([tensor], compression, f"reducescatter.{name or 'noname'}")
     (part,) = _Reducescatter.apply(name, op, process_set, prescale_factor, postscale_factor, compressed)
     return compression.decompress(part, ctx)
 
@@ -163,7 +176,7 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
     """Several reducescatters as one operation; gradients flow through it."""
-    pairs = [compression.compress(tensor) for tensor in tensors]
+    pairs = compress_all(tensors, compression, f"reducescatter.{name or 'noname'}")
     parts = _Reducescatter.apply(
         name, op, process_set, prescale_factor, postscale_factor, *[compressed for compressed, _ in pairs]
     )

@@ -5,16 +5,29 @@ Automatic names follow the handle counter: ``allreduce.noname.<handle>``.  A use
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 
 from horovod.common.checks import check_factor, check_op
+from horovod.common.exceptions import UsageError
 from horovod.common.process_sets import ProcessSet
 from horovod.common.types import CollectiveKind, Signature
+from horovod.torch.compression import Compressor, check_compression
 from horovod.torch.dtypes import engine_dtype
 
-__all__ = ["automatic_name", "by_dtype", "check_tensor", "make_signature", "part_name", "set_id_of"]
+__all__ = [
+    "automatic_name",
+    "by_dtype",
+    "check_tensor",
+    "check_tensors",
+    "compress_all",
+    "make_signature",
+    "part_name",
+    "set_id_of",
+]
 
 # Names that are new every step must not make this grow without bound.
 _CAPACITY = 16384
@@ -66,6 +79,29 @@ def check_tensor(tensor: object, what: str) -> torch.Tensor:
     return tensor
 
 
+def check_tensors(tensors: object, what: str) -> list[torch.Tensor]:
+    """The tensors of a group; TypeError or ValueError for what can't be sent."""
+    if not isinstance(tensors, Iterable):
+        raise TypeError(f"{what} takes a list of torch.Tensor, got {type(tensors).__name__}.")
+    return [check_tensor(tensor, what) for tensor in tensors]
+
+
+def compress_all(tensors: object, compression: type[Compressor], what: str) -> list[tuple[torch.Tensor, object]]:
+    """What is sent of each tensor, and what is needed to decompress it."""
+    check_compression(compression, what)
+    return [compression.compress(tensor) for tensor in check_tensors(tensors, what)]
+
+
+def _check_numbers(op: object, factors: tuple[Any, Any], dtype: torch.dtype, what: str) -> tuple[int, float, float]:
+    """Reduction and factors as they are compared; UsageError for what is none, or fits no integer."""
+    checked = check_op(op, what), check_factor(factors[0], what), check_factor(factors[1], what)
+    if not dtype.is_floating_point and not (math.isfinite(checked[1]) and math.isfinite(checked[2])):
+        raise UsageError(
+            f"{what}: prescale_factor and postscale_factor must be finite for tensors of {dtype}, not {factors}."
+        )
+    return checked
+
+
 def make_signature(
     kind: CollectiveKind,
     name: str | None,
@@ -84,7 +120,11 @@ def make_signature(
         name = str(name)
     sizes = tuple(tuple(shape) for shape in shapes)
     key = (kind, name, dtype, sizes, set_id, op, prescale, postscale, root, group)
-    known = _known.get(key)
+    try:
+        known = _known.get(key)
+    except TypeError:  # a list, for example, can't be looked up
+        _check_numbers(op, (prescale, postscale), dtype, f"{kind.name.lower()}.{name or 'noname'}")
+        raise
     if known is not None:
         return known
     word = kind.name.lower()
@@ -93,7 +133,7 @@ def make_signature(
     # What is kept under equal arguments is the same, whoever asked first: 1, 1.0 and True are one reduction.
     signature = Signature(
         kind, base, not name, engine_dtype(dtype, base), sizes, members,
-        check_op(op, base), check_factor(prescale, base), check_factor(postscale, base), root, set_id,
+        *_check_numbers(op, (prescale, postscale), dtype, base), root, set_id,
     )  # fmt: skip
     if len(_known) >= _CAPACITY:
         _known.clear()

@@ -18,6 +18,8 @@ def sparse_allreduce_async(
     tensor: torch.Tensor, name: str | None, op: int, process_set: ProcessSet = global_process_set
 ) -> Callable[[], torch.Tensor]:
     """Starts a Sum or Average of sparse tensors; calling the result waits and gives a sparse tensor, not coalesced."""
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"sparse_allreduce_async takes a sparse torch.Tensor, got {type(tensor).__name__}.")
     if tensor.layout is not torch.sparse_coo:
         raise ValueError(f"sparse_allreduce_async takes a sparse COO tensor, not one with layout {tensor.layout}.")
     if op not in (ReduceOp.AVERAGE, ReduceOp.SUM):

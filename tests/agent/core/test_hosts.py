@@ -86,6 +86,22 @@ def test_a_lost_peer_ends_the_epoch_here_at_once(world: World) -> None:
     assert world.tell(ev.PlaneLost(1, 2, "reset")) == []  # the first reason stands
 
 
+def test_what_another_host_ended_is_the_coordinator_s_to_explain(world: World) -> None:
+    world.begin()
+    assert world.tell(ev.PlaneAborted(1, 1, "ranks wait for each other")) == []
+    stalled = v.Error(v.ErrorKind.STALLED, "Ranks 0, 1 wait for each other.")
+    assert to_rank(world.order(v.EndEpoch(stalled)), v.EpochEnded)[1] == v.EpochEnded(1, stalled)
+
+
+def test_a_coordinator_that_does_not_explain_it_is_not_waited_for(world: World) -> None:
+    world.begin()
+    world.tell(ev.PlaneAborted(1, 1, "rank 0 was killed"))
+    assert not to_rank(world.tell(ev.Tick()), v.EpochEnded)
+    world.now = 3.0
+    text = "Host host-b (agent b) has ended the epoch: rank 0 was killed"
+    assert to_rank(world.tell(ev.Tick()), v.EpochEnded)[3] == v.EpochEnded(1, v.Error(v.ErrorKind.LOST, text))
+
+
 def test_reductions_list_local_members_and_where_the_others_are(world: World) -> None:
     world.begin()
     (add,) = of(world.plan(requests=((1, 1), (3, 1))), ev.PlanAdd)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
+import resource
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -65,6 +67,63 @@ async def test_an_early_connection_waits_for_the_epoch_to_be_heard_of() -> None:
             await asyncio.sleep(0)
         close_all(await made[0].open(1, ring, 0, KEY))
         close_all(await first)
+
+
+@in_loop
+async def test_an_address_that_swallows_packets_costs_a_head_start_once() -> None:
+    loop = asyncio.get_running_loop()
+    async with agents(2) as (made, ring), swallowing() as nowhere:
+        host = dataclasses.replace(ring[0], addresses=(nowhere, *ring[0].addresses))
+        for epoch, most in ((1, 5.0), (2, 0.2)):
+            since = loop.time()
+            ends = await asyncio.gather(
+                *(links.open(epoch, (host, ring[1]), place, KEY) for place, links in enumerate(made))
+            )
+            assert loop.time() - since < most
+            for mine in ends:
+                close_all(mine)
+
+
+@asynccontextmanager
+async def swallowing() -> AsyncIterator[str]:
+    """An address that answers nothing: its queue of connections is full."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, socket.socket() as first, socket.socket() as second:
+        for sock in (first, second):
+            sock.setblocking(False)
+            with suppress(BlockingIOError):
+                sock.connect(full.getsockname())
+        yield f"127.0.0.1:{full.getsockname()[1]}"
+
+
+@in_loop
+async def test_no_descriptors_left_is_no_end() -> None:
+    async with agents(2) as (made, ring):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        stranger = socket.socket()
+        stranger.setblocking(False)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (stranger.fileno() + 1, hard))
+        try:
+            with suppress(BlockingIOError):
+                stranger.connect(("127.0.0.1", made[0].port))
+            await asyncio.sleep(0.05)  # it is refused for want of a descriptor
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            stranger.close()
+        ends = await asyncio.gather(*(links.open(1, ring, place, KEY) for place, links in enumerate(made)))
+        for mine in ends:
+            close_all(mine)
+
+
+@in_loop
+async def test_strangers_do_not_keep_others_out() -> None:
+    async with agents(2) as (made, ring):
+        made[0]._most_visits = 3
+        strangers = [await sockets.connect(ring[0].addresses[0]) for _ in range(8)]
+        ends = await asyncio.gather(*(links.open(1, ring, place, KEY) for place, links in enumerate(made)))
+        for mine in ends:
+            close_all(mine)
+        for sock in strangers:
+            sock.close()
 
 
 @pytest.mark.parametrize("who", [0, 1])

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import psutil
 import pytest
+from horovod.agent import processes
 from horovod.agent.processes import Ending, RankProcess, StartSpec, WardenLines
 
 
@@ -41,7 +42,13 @@ async def ended(command: Sequence[str], **options: str) -> Ending:
 
 @pytest.mark.parametrize(
     ("script", "ending"),
-    [("exit 0", Ending(0)), ("exit 3", Ending(3)), ("kill -KILL $$", Ending(137, 9)), ("kill $$", Ending(143, 15))],
+    [
+        ("exit 0", Ending(0)),
+        ("exit 3", Ending(3)),
+        ("kill -KILL $$", Ending(137, 9)),
+        ("kill -ABRT $$", Ending(134, 6)),
+        ("kill $$", Ending(143, 15)),
+    ],
 )
 def test_endings(script: str, ending: Ending) -> None:
     assert asyncio.run(ended(["sh", "-c", script])) == ending
@@ -87,20 +94,25 @@ def test_a_tree_is_ended_with_and_without_grace(kill: bool) -> None:
     assert not psutil.pid_exists(story.pids[0])
 
 
-def test_a_warden_that_is_killed_takes_its_rank_along() -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, 137), (signal.SIGABRT, 134)])
+def test_a_warden_that_is_killed_takes_its_rank_along(number: int, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(processes.log, "warning", lambda text, *values: told.append(text % values))
+
     async def run() -> Story:
         story = Story()
         story.start(["sleep", "100"])
         await asyncio.wait_for(story.started.wait(), 20)
         warden = psutil.Process(story.pids[0]).parent()
         assert warden is not None
-        warden.send_signal(signal.SIGKILL)
+        warden.send_signal(number)
         await asyncio.wait_for(story.gone.wait(), 20)
         return story
 
     before = set(os.listdir("/proc/self/fd"))
     story = asyncio.run(run())
-    assert story.endings == [Ending(137, 9)]
+    assert story.endings == [Ending(code, number)]
+    assert told == [f"hvd-warden of process {story.pids[0]} was killed by signal {number}, and its rank with it."]
     assert not _runs(story.pids[0])
     assert set(os.listdir("/proc/self/fd")) <= before
 
