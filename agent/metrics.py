@@ -9,8 +9,8 @@ from typing import Protocol
 
 from horovod import native
 from horovod.agent.core import AgentCore
-from horovod.agent.core.agent import Slot
 from horovod.agent.core.epoch import Epoch
+from horovod.agent.core.slots import Slot
 from horovod.agent.core.tally import Tally
 from horovod.observe.metrics import Sample, StateCollector, counter, few, gauge
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import time
 
 from horovod import native
-from horovod.agent.core.agent import AgentCore, Slot
+from horovod.agent.core.agent import AgentCore
 from horovod.agent.core.epoch import Epoch
+from horovod.agent.core.slots import Slot
 from horovod.agent.metrics import PHASES, AgentView, ShellState, slot_state
 from horovod.observe.state import Json
 

@@ -161,12 +161,14 @@ class RemoveProcessSet(_message.Message):
     def __init__(self, request: _Optional[int] = ..., id: _Optional[int] = ...) -> None: ...
 
 class Leave(_message.Message):
-    __slots__ = ("generation", "reason")
+    __slots__ = ("generation", "reason", "finished")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
     generation: int
     reason: str
-    def __init__(self, generation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    finished: bool
+    def __init__(self, generation: _Optional[int] = ..., reason: _Optional[str] = ..., finished: bool = ...) -> None: ...
 
 class AgentMessage(_message.Message):
     __slots__ = ("welcome", "rejected", "plan_ready", "refused", "retire", "joined", "process_set_ready", "process_set_removed", "epoch_ended", "closed", "warning")

@@ -7,13 +7,13 @@ connection that it came on, never the agent.  Announcements of one turn travel t
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass, field, replace
 
 from horovod.agent.core import events as ev
 from horovod.agent.core import values as v
 from horovod.agent.core.environment import rank_environment
 from horovod.agent.core.epoch import Epoch, lost
+from horovod.agent.core.slots import Phase, Session, Slot, ending
 from horovod.agent.core.tally import Tally
 
 PROTOCOL = 1
@@ -30,37 +30,7 @@ class AgentInfo:
     secret: str
     quiesce_s: float = 2.0
     silent_s: float = 1.0
-
-
-class Phase(Enum):
-    """Of a session."""
-
-    WAITING = "waiting"
-    READY = "ready"
-    LEFT = "left"
-
-
-@dataclass(slots=True)
-class Session:
-    """A connection that speaks for a rank."""
-
-    connection: int
-    rank: int
-    generation: int
-    phase: Phase = Phase.WAITING
-
-
-@dataclass(slots=True)
-class Slot:
-    """A rank of the job on this host; ``lost_at``: its session ended while the epoch needed it."""
-
-    place: v.RankPlace
-    nonce: str
-    pid: int = 0
-    running: bool = True
-    session: Session | None = None
-    lost_at: float | None = None
-    owes: bool = False
+    exit_s: float = 1.0  # so long a process may take from its last words to its end before others hear that it left
 
 
 @dataclass(slots=True)
@@ -136,7 +106,7 @@ class AgentCore:
         if isinstance(body, v.Leave):
             if session.phase is Phase.WAITING:
                 return [ev.CloseConnection(event.connection, "Leave inside init")]
-            return self._leave(session, body.reason)
+            return self._leave(session, body, now)
         if session.phase is not Phase.READY or self.epoch is None:
             # A thread may have been slower than shutdown.
             late = isinstance(body, v.RetireAck) or session.phase is Phase.LEFT
@@ -156,7 +126,7 @@ class AgentCore:
         self.sessions[connection] = slot.session = session
         slot.owes = True
         body = v.RankHello(hello.rank, hello.generation, hello.pid, hello.process_sets, hello.dynamic_process_sets)
-        return [ev.ToCoordinator(0, body)]
+        return [*self._farewell(slot), ev.ToCoordinator(0, body)]
 
     def _reason_against(self, connection: int, hello: v.Hello) -> str:
         slot = self.slots.get(hello.rank)
@@ -182,16 +152,25 @@ class AgentCore:
             return f"Rank {hello.rank} called init twice without shutdown."
         return ""
 
-    def _leave(self, session: Session, reason: str) -> list[ev.Command]:
+    def _leave(self, session: Session, body: v.Leave, now: float) -> list[ev.Command]:
         commands: list[ev.Command] = [ev.ToRank(session.connection, v.Closed(session.generation))]
+        slot = self.slots.get(session.rank)
         if session.phase is Phase.READY:
-            commands.append(ev.ToCoordinator(self.last_epoch, v.RankLeft(session.rank, session.generation, reason)))
+            left = v.RankLeft(session.rank, session.generation, body.reason)
+            if slot is not None and slot.running and body.finished and not body.reason:
+                slot.farewell, slot.farewell_until = left, now + self.info.exit_s
+            else:
+                commands.append(ev.ToCoordinator(self.last_epoch, left))
             commands += self._out_of_epoch(session.rank)
         session.phase = Phase.LEFT
-        slot = self.slots.get(session.rank)
         if slot is not None:
             slot.owes = False
         return commands
+
+    def _farewell(self, slot: Slot, reason: str = "") -> list[ev.Command]:
+        """Reports that a rank left whose process was about to end: with what its end says, if that came in time."""
+        left, slot.farewell = slot.farewell, None
+        return [] if left is None else [ev.ToCoordinator(self.last_epoch, replace(left, reason=reason))]
 
     def _out_of_epoch(self, rank: int) -> list[ev.Command]:
         if self.epoch is None:
@@ -250,7 +229,7 @@ class AgentCore:
         )
         session = slot.session
         commands = self._dead(session) if session is not None and session.phase is Phase.READY else []
-        return [ev.ToCoordinator(0, exited), *commands]
+        return [*self._farewell(slot, ending(event)), ev.ToCoordinator(0, exited), *commands]
 
     # ---- orders ---------------------------------------------------------------------------------------------------------------
 
@@ -365,6 +344,8 @@ class AgentCore:
     def _tick(self, now: float) -> list[ev.Command]:
         commands: list[ev.Command] = self.epoch.tick(now, self.info.quiesce_s) if self.epoch is not None else []
         for rank, slot in self.slots.items():
+            if now >= slot.farewell_until:
+                commands += self._farewell(slot)
             silent = slot.lost_at is not None and now - slot.lost_at >= self.info.silent_s
             if silent and slot.running and slot.session is None:
                 slot.lost_at = None

@@ -67,10 +67,11 @@ class RemoveProcessSet:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The rank has closed its engine; ``reason`` where the process ends too early."""
+    """The rank has closed its engine; ``reason`` where an exception ended its program, ``finished`` where it is at its end."""
 
     generation: int
     reason: str = ""
+    finished: bool = False
 
 
 WorkerBody = Hello | Announce | RetireAck | Join | AddProcessSet | RemoveProcessSet | Leave

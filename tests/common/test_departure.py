@@ -8,50 +8,50 @@ import pytest
 from horovod.common import departure
 
 
-@pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    shown: list[object] = []
-    monkeypatch.setattr(departure, "_watching", False)
-    monkeypatch.setattr(departure, "_reason", "")
-    monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: shown.append(error))
-    monkeypatch.setattr(sys, "exit", sys.exit)
-    departure.watch(lambda: None)
-    return shown
+def uncaught(code: str) -> BaseException:
+    """The exception as it looks when it has left a script."""
+    with pytest.raises(BaseException) as caught:
+        exec(compile(code, "train.py", "exec"), {})
+    error = caught.value
+    while error.__traceback__ is not None and error.__traceback__.tb_frame.f_code.co_filename != "train.py":
+        error = error.with_traceback(error.__traceback__.tb_next)
+    return error
 
 
 @pytest.mark.parametrize(
-    ("status", "text"), [(3, "called sys.exit(3)"), ("no", "called sys.exit('no')"), (0, ""), (None, "")]
+    ("code", "text"),
+    [
+        ("raise KeyError('x')", "raised KeyError: 'x'"),
+        ("raise ValueError", "raised ValueError"),
+        ("raise ValueError('one\\ntwo')", "raised ValueError: one"),
+        ("def f(): raise KeyboardInterrupt\nf()", "raised KeyboardInterrupt"),
+    ],
 )
-def test_exit_codes(shown: list[object], status: object, text: str) -> None:
-    with pytest.raises(SystemExit) as caught:
-        sys.exit(status)  # type: ignore[arg-type]
-    assert caught.value.code == status
+def test_an_exception_that_left_the_program(monkeypatch: pytest.MonkeyPatch, code: str, text: str) -> None:
+    monkeypatch.setattr(sys, "last_value", uncaught(code), raising=False)
     assert departure.reason() == text
+    assert not departure.main_has_failed()
 
 
-def test_who_exits_in_order_after_all(shown: list[object]) -> None:
-    for status in (3, 0):
-        with pytest.raises(SystemExit):
-            sys.exit(status)
+def test_an_exception_that_a_test_runner_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(KeyError) as caught:
+        raise KeyError("x")
+    monkeypatch.setattr(sys, "last_value", caught.value, raising=False)
     assert departure.reason() == ""
 
 
-def test_a_hook_that_the_program_calls_is_no_end(shown: list[object]) -> None:
-    error = KeyError("x")
-    sys.excepthook(KeyError, error, None)
-    assert (shown, departure.reason()) == ([error], "")
-
-
-def test_watching_again_forgets_the_past(shown: list[object]) -> None:
-    hook = sys.excepthook
-    with pytest.raises(SystemExit):
-        sys.exit(3)
-    departure.watch(lambda: None)
+@pytest.mark.parametrize("noted", [None, "text", KeyError("never raised")])
+def test_nothing_is_known(monkeypatch: pytest.MonkeyPatch, noted: object) -> None:
+    monkeypatch.setattr(sys, "last_value", noted, raising=False)
     assert departure.reason() == ""
-    assert sys.excepthook is hook
 
 
-def test_long_reasons_are_cut(shown: list[object]) -> None:
-    with pytest.raises(SystemExit):
-        sys.exit("x" * 1000)
+def test_a_console_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "last_value", uncaught("raise KeyError"), raising=False)
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    assert departure.reason() == ""
+
+
+def test_long_reasons_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "last_value", uncaught("raise KeyError('x' * 1000)"), raising=False)
     assert len(departure.reason()) < 310

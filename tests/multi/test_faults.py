@@ -42,8 +42,8 @@ def test_rank_raises(run_ranks: RunRanks) -> None:
 @pytest.mark.parametrize(
     ("how", "text"),
     [
-        ("code", "rank 1 (host {}) called sys.exit(3). Its output says more."),
-        ("text", "rank 1 (host {}) called sys.exit('bad luck'). Its output says more."),
+        ("code", "rank 1 (host {}) exited with code 3. Its output says more."),
+        ("text", "rank 1 (host {}) exited with code 1. Its output says more."),
         ("thread", "rank 1 (host {}) raised KeyError: 'the cause'. Its output says more."),
         ("nothing", "rank 1 (host {}) called hvd.shutdown() or finished."),
     ],

@@ -17,7 +17,7 @@ from horovod.common.exceptions import NotInitializedError, StartError, UsageErro
 from horovod.common.process_sets import ProcessSet
 from horovod.common.types import Client, ReduceOp
 
-__all__ = ["HorovodBasics", "client", "disown", "on_new_epoch"]
+__all__ = ["HorovodBasics", "client", "disown", "leave_at_end", "on_new_epoch"]
 
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
@@ -68,20 +68,18 @@ def _start(sets: Sequence[ProcessSet], check_comm: Callable[[int], None]) -> Non
         settings = config.read_settings()
         check_comm(settings.size)
         _client = _make_client(settings, process_sets._distinct_ranks(sets, settings.size))
-        if settings.agent:
-            departure.watch(_leave)
         _start_counting_anew()  # a call that failed before init counts on no other rank
     if not _atexit_done:
-        atexit.register(_leave)
+        atexit.register(leave_at_end)
         _atexit_done = True
 
 
-def _leave() -> None:
+def leave_at_end() -> None:
     """At the end of the process: the others are told if it comes too early."""
-    _stop(departure.reason())
+    _stop(departure.reason(), finished=True)
 
 
-def _stop(reason: str = "") -> None:
+def _stop(reason: str = "", finished: bool = False) -> None:
     """Leaves the job; does nothing when there is no client."""
     global _client
     with _lock:
@@ -89,7 +87,7 @@ def _stop(reason: str = "") -> None:
         if leaving is None:
             return
         try:
-            leaving.leave(reason)
+            leaving.leave(reason, finished)
         finally:
             _client = None
             process_sets._forget_process_sets()

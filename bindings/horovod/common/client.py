@@ -299,8 +299,8 @@ class AgentClient(EpochMember):
 
     # ---- the end
 
-    def leave(self, reason: str = "") -> None:
-        """Ends this membership: what is open fails, the agent is told (with the reason), the reader ends."""
+    def leave(self, reason: str = "", finished: bool = False) -> None:
+        """Ends this membership: what is open fails, the agent is told (also why), the reader ends."""
         with self._lock:
             if self._gone:
                 return
@@ -313,7 +313,7 @@ class AgentClient(EpochMember):
         self._wait_outside()
         self._engine.close()
         self._process.client = None
-        self._say_goodbye(reason)
+        self._say_goodbye(reason.encode(errors="replace").decode(), finished)
 
     def _finish_complete(self) -> None:
         """What is complete keeps its result, whether anybody has asked for it or not."""
@@ -333,8 +333,8 @@ class AgentClient(EpochMember):
         while self._inside and time.monotonic() < deadline:
             time.sleep(0.0005)
 
-    def _say_goodbye(self, reason: str) -> None:
-        leave = worker_pb2.Leave(generation=self._generation, reason=reason.encode(errors="replace").decode())
+    def _say_goodbye(self, reason: str, finished: bool) -> None:
+        leave = worker_pb2.Leave(generation=self._generation, reason=reason, finished=finished)
         try:
             self._session.send(worker_pb2.WorkerMessage(leave=leave))
         except AgentLostError:

@@ -1,76 +1,37 @@
-"""Why this process ends before its time: an exception of the main thread that nobody caught, or ``sys.exit`` with a code.
+"""Whether this process ends because of an exception of its main thread that nobody caught.
 
-Owns the two hooks that know it, both put in front of what was there: ``sys.excepthook`` and ``sys.exit``.  An exception counts
-only when the interpreter itself reports it: programs that call ``sys.excepthook`` by hand, and consoles, live on.
+The interpreter notes such an exception before it reports it, so no hook of the program is touched.  Exit codes are for
+the agent to see.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
-from types import FrameType, TracebackType
-from typing import Any, NoReturn
 
-__all__ = ["reason", "watch"]
+__all__ = ["main_has_failed", "reason"]
 
-_GRACE_S = 1.0  # the usual end of a process takes less; then atexit handlers come first, the program's own among them
 _LONGEST_TEXT = 300
-
-_reason = ""
-_watching = False
+_OUTERMOST = ("<module>", "_run_module_as_main")
 
 
 def reason() -> str:
-    """What this process died of, as others are told it; empty when nothing is known to be wrong."""
-    return _reason
-
-
-def watch(main_has_failed: Callable[[], None]) -> None:
-    """Looks out from now on.  ``main_has_failed`` is called when the main thread is over and others keep the process alive."""
-    global _watching, _reason
-    _reason = ""
-    if _watching:
-        return
-    _watching = True
-    show, leave = sys.excepthook, sys.exit
-
-    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if _is_the_end(sys._getframe()):
-            _note(f"raised {_describe(error)}")
-            threading.Thread(target=_after_main, args=(main_has_failed,), name="hvd-farewell", daemon=True).start()
-        show(kind, error, trace)
-
-    def exit(status: Any = None, /) -> NoReturn:
-        if threading.current_thread() is threading.main_thread():
-            _note(f"called sys.exit({status!r})" if status else "")
-        leave(status)
-
-    sys.excepthook, sys.exit = excepthook, exit
-
-
-def _note(text: str) -> None:
-    global _reason
-    _reason = text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} …"
-
-
-def _describe(error: BaseException) -> str:
+    """``raised KeyError: 'x'``, as others are told; empty when nothing is known to be wrong."""
+    error = getattr(sys, "last_value", None)
+    if not isinstance(error, BaseException) or not _left_the_program(error):
+        return ""
     lines = str(error).splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    text = f"raised {type(error).__name__}{f': {lines[0]}' if lines else ''}"
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} …"
 
 
-def _is_the_end(frame: FrameType | None) -> bool:
-    """Whether nothing of the program is on the stack any more, and no console waits for the next line."""
-    if threading.current_thread() is not threading.main_thread() or sys.flags.interactive or hasattr(sys, "ps1"):
+def main_has_failed() -> bool:
+    """Whether the main thread is over, by an exception, and other threads keep the process alive."""
+    return not threading.main_thread().is_alive() and bool(reason())
+
+
+def _left_the_program(error: BaseException) -> bool:
+    """Consoles and test runners note exceptions, too, and live on: theirs were caught further in."""
+    if sys.flags.interactive or hasattr(sys, "ps1") or error.__traceback__ is None:
         return False
-    while frame is not None:
-        if frame.f_code.co_name == "<module>":
-            return False
-        frame = frame.f_back
-    return True
-
-
-def _after_main(main_has_failed: Callable[[], None]) -> None:
-    threading.main_thread().join()
-    threading.Event().wait(_GRACE_S)
-    main_has_failed()
+    return error.__traceback__.tb_frame.f_code.co_name in _OUTERMOST

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from horovod.common import basics, departure
 from horovod.common.core import ClientCore, OperationState
 from horovod.common.core.events import (
     Announce,
@@ -180,7 +181,11 @@ class EpochMember:
             self._replies.answer(message.process_set_removed.request, message.process_set_removed.id)
 
     def idle(self) -> None:
-        """Staging memory that the last seconds did not need goes back to the system."""
+        """Staging memory that the last seconds did not need goes back to the system; a program that is over leaves."""
+        if departure.main_has_failed() and not self._gone:
+            # Threads of the program keep the process alive; atexit handlers wait for them, and so would all ranks.
+            threading.Thread(target=basics.leave_at_end, name="hvd-farewell", daemon=True).start()
+            return
         keep, self._staged_bytes = self._staged_bytes, 0
         with self._lock:
             if not self._gone:

@@ -158,5 +158,5 @@ class SoloClient:
         """Ordinary memory."""
         return plain_buffer(nbytes)
 
-    def leave(self, reason: str = "") -> None:
+    def leave(self, reason: str = "", finished: bool = False) -> None:
         """Nothing to do."""

@@ -136,6 +136,9 @@ class Client(Protocol):
         """Memory that collectives work on where it is."""
         ...
 
-    def leave(self, reason: str = "") -> None:
-        """Ends this rank's membership; what is open fails.  ``reason``: what this process died of, for the others."""
+    def leave(self, reason: str = "", finished: bool = False) -> None:
+        """Ends this rank's membership; what is open fails.
+
+        ``finished``: the process ends now.  ``reason``: what it died of, for the others, where that is known.
+        """
         ...

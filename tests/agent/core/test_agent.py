@@ -239,3 +239,50 @@ def test_a_rejected_rank_may_try_again(world: World) -> None:
     assert reports(world.rank(0, world.hello(0, generation=2)), v.RankHello)
     (exited,) = reports(world.tell(ev.ProcessEnded(1, 0)), v.RankExited)
     assert exited.left
+
+
+# ---- the end of a program
+
+
+def ended_early(world: World) -> list[v.RankLeft]:
+    return reports(world.rank(1, v.Leave(1, finished=True)), v.RankLeft)
+
+
+@pytest.mark.parametrize(
+    ("code", "signal", "reason"), [(3, 0, "exited with code 3"), (130, 2, "was killed by signal 2"), (0, 0, "")]
+)
+def test_why_a_program_ended_is_told_with_its_exit(code: int, signal: int, reason: str) -> None:
+    world = World()
+    world.begin()
+    assert ended_early(world) == []
+    told = world.tell(ev.ProcessEnded(1, code, signal))
+    assert reports(told, v.RankLeft) == [v.RankLeft(1, 1, reason)]
+    assert [type(c.body) for c in of(told, ev.ToCoordinator)] == [v.RankLeft, v.RankExited]
+    world.now = 5.0
+    assert reports(world.tell(ev.Tick()), v.RankLeft) == []
+
+
+def test_a_program_that_takes_long_to_end_is_not_waited_for() -> None:
+    world = World()
+    world.begin()
+    assert ended_early(world) == []
+    world.now = 0.9
+    assert reports(world.tell(ev.Tick()), v.RankLeft) == []
+    world.now = 1.0
+    assert reports(world.tell(ev.Tick()), v.RankLeft) == [v.RankLeft(1, 1)]
+    assert reports(world.tell(ev.ProcessEnded(1, 3)), v.RankLeft) == []
+
+
+def test_an_exception_is_told_at_once() -> None:
+    world = World()
+    world.begin()
+    left = world.rank(1, v.Leave(1, "raised KeyError: 'x'", finished=True))
+    assert reports(left, v.RankLeft) == [v.RankLeft(1, 1, "raised KeyError: 'x'")]
+
+
+def test_a_program_that_comes_back_all_the_same_has_left_before() -> None:
+    world = World()
+    world.begin()
+    ended_early(world)
+    back = world.rank(1, world.hello(1, generation=2))
+    assert [type(c.body) for c in of(back, ev.ToCoordinator)] == [v.RankLeft, v.RankHello]
