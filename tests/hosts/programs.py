@@ -42,7 +42,7 @@ def several(*names: str) -> None:
 
 def small_of_all_kinds() -> None:
     """A few of everything, for connections that are slow."""
-    assert (allreduce(mine(30_000), "ring") == total()).all()
+    assert (allreduce(mine(16_500), "ring") == total()).all()
     everybody = [float(rank) for rank in range(hvd.size()) for _ in range(rank)]
     assert allgather(np.full(hvd.rank(), hvd.rank(), np.float32)).tolist() == everybody
     barrier()

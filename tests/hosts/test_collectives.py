@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hosts.conftest import Slots
 from tests.hosts.site import Site
 from tests.multi.cases import COLLECTIVES
 from tests.torch.harness import _split_by_rank, checks_of
 
-TOPOLOGIES: list[Slots] = [(1, 1), (2, 1), (1, 1, 1), (2, 2)]
+slow = pytest.mark.slow
+TOPOLOGIES = [(2, 1), (1, 1, 1), pytest.param((1, 1), marks=slow), pytest.param((2, 2), marks=slow)]
 everywhere = pytest.mark.parametrize("site", TOPOLOGIES, indirect=True, ids=str)
 CHECKS = ["checks_sets", "checks_ops", "checks_state", "checks_optimizer"]
 
@@ -43,10 +43,9 @@ def run_checks(site: Site, module: str) -> None:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("module", CHECKS[:2])
 @pytest.mark.parametrize("site", [(2, 1)], indirect=True, ids=str)
-def test_torch(site: Site, module: str) -> None:
-    run_checks(site, module)
+def test_torch(site: Site) -> None:
+    run_checks(site, "checks_sets")
 
 
 @pytest.mark.slow
@@ -67,7 +66,7 @@ def run_fuzz(site: Site, seed: int, programs: int, steps: int) -> None:
 @everywhere
 @pytest.mark.timeout(120)
 def test_random_programs(site: Site) -> None:
-    run_fuzz(site, 5000 + 100 * len(site.slots) + site.np, programs=2, steps=15)
+    run_fuzz(site, 5000 + 100 * len(site.slots) + site.np, programs=1, steps=15)
 
 
 @pytest.mark.slow

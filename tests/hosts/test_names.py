@@ -10,6 +10,7 @@ import pytest
 from tests.hosts.conftest import Slots
 from tests.hosts.site import Site
 
+slow = pytest.mark.slow
 PROGRAMS = "tests.hosts.programs"
 PAIR: list[Slots] = [(1, 1)]
 UNEVEN: list[Slots] = [(2, 1)]
@@ -35,20 +36,20 @@ def test_a_name_that_one_rank_uses_otherwise_while_others_wait_in_it(site: Site,
 
 
 @over_three
-@pytest.mark.parametrize("joined", ["2", "0,1", "1,2", "0"])
+@pytest.mark.parametrize("joined", ["2", "0,1", pytest.param("1,2", marks=slow), pytest.param("0", marks=slow)])
 def test_ranks_of_a_host_join_early(site: Site, joined: str) -> None:
     site.run(PROGRAMS, "joined_host", joined)
 
 
 @over_three
-@pytest.mark.parametrize("members", ["0,2", "1,2", "0,1", "2", "2,0"])
+@pytest.mark.parametrize("members", ["1,2", "0,1", *(pytest.param(ranks, marks=slow) for ranks in ("0,2", "2", "2,0"))])
 def test_sets_of_some_ranks_of_some_hosts(site: Site, members: str) -> None:
     site.run(PROGRAMS, "set_over", members)
 
 
 @over_two
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("count", [1500, pytest.param(8192, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [1500, pytest.param(8192, marks=slow)])
 def test_thousands_of_names_at_once(site: Site, count: int) -> None:
     site.run(PROGRAMS, "many_names", str(count), timeout_s=100, HOROVOD_CACHE_CAPACITY="10000")
 
