@@ -193,6 +193,7 @@ def test_bytes_that_are_no_calls_harm_nobody(pair: Cluster) -> None:
     assert launcher.out.text.count("done") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_twenty_jobs_leave_no_trace(fresh: Cluster) -> None:
     coordinator = fresh.serve()

@@ -143,6 +143,7 @@ def test_an_agent_that_stood_still_is_fenced(fresh: MakeSite) -> None:
     site.check_ready()
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_bytes_that_come_one_by_one_are_the_same_bytes(network: Callable[[int], Cluster]) -> None:
     cluster = network(2)
