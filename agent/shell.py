@@ -18,14 +18,14 @@ from dataclasses import dataclass, field
 from horovod import native
 from horovod.agent.board_view import BoardView
 from horovod.agent.boards import BoardRoom, NoBoard
-from horovod.agent.connections import Connection, WorkerServer
+from horovod.agent.connections import Connection, WorkerServer, close_all
 from horovod.agent.core import AgentCore, AgentInfo
 from horovod.agent.core import events as ev
 from horovod.agent.core import values as v
 from horovod.agent.core.tally import Tally
 from horovod.agent.limits import shortage
 from horovod.agent.members import Members
-from horovod.agent.planes.links import LinkFailed, Links
+from horovod.agent.planes.links import Link, LinkFailed, Links
 from horovod.agent.planes.tcp import TcpOptions, TcpPlane
 from horovod.agent.ranks import RankOptions, RankTable
 from horovod.proto import control_pb2, worker_pb2
@@ -300,6 +300,7 @@ class AgentShell:
         if plane is None:
             self._post(ev.PlaneLost(command.epoch, command.place, "this agent has no data plane to other hosts"))
             return
+        links: list[Link] = []
         try:
             links = await plane.links.open(command.epoch, command.ring, command.place, command.key)
             self._boards.connect(
@@ -311,6 +312,8 @@ class AgentShell:
             self._post(ev.PlaneLost(command.epoch, command.place, str(error)))
         else:
             self._post(ev.PlaneReady(command.epoch))
+        finally:
+            close_all([link.descriptor for link in links])  # of which nobody became the owner
 
     def _stop_opening(self) -> None:
         if self._opening is not None:

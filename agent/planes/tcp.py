@@ -25,7 +25,10 @@ class TcpOptions:
 
 
 class TcpPlane:
-    """Belongs to the running loop; ``post`` takes PlaneLost, PlaneAborted and Wanted events."""
+    """Belongs to the running loop; ``post`` takes PlaneLost, PlaneAborted and Wanted events.
+
+    Links leave the list ``links`` as this becomes their owner: what is left when it raises is still the caller's.
+    """
 
     def __init__(
         self,
@@ -33,7 +36,7 @@ class TcpPlane:
         arena_fds: Sequence[int],
         arena: native.Arena,
         command: ev.PlaneOpen,
-        links: Sequence[Link],
+        links: list[Link],
         options: TcpOptions,
         post: Callable[[ev.Event], None],
     ) -> None:
@@ -50,7 +53,8 @@ class TcpPlane:
         )
         self._net = native.Net(board, arena_fds, arena, spec)
         try:
-            for link in links:
+            while links:
+                link = links.pop()
                 self._net.add_peer(link.place, link.lane, link.descriptor)
             self._net.start()
         except native.NativeError:
