@@ -50,6 +50,6 @@ async def test_links_are_closed_when_there_is_no_board_for_them() -> None:
 def close_ends(links: list[Link]) -> None:
     for link in links:
         sock = sockets.socket.socket(fileno=link.descriptor)
-        sock.setblocking(True)
+        sock.settimeout(5)
         assert sock.recv(1) == b""  # the other end is closed
         sock.close()
