@@ -27,7 +27,7 @@ FOLDERS = {
     "native": "horovod.native",
     "runner": "horovod.runner",
 }
-BINDINGS = ("common", "torch", "tensorflow", "keras", "mxnet", "data", "ray", "spark")
+BINDINGS = ("common", "torch", "tensorflow", "_keras", "keras", "mxnet", "data", "ray", "spark")
 ALLOWED = {
     "horovod": ("horovod.native", "horovod.proto", *(f"horovod.{name}" for name in BINDINGS)),
     "horovod.proto": (),

@@ -1,6 +1,6 @@
 """Parts of Horovod that this release does not have: importing one says so, asking for one finds nothing.
 
-``import horovod.tensorflow`` raises ModuleNotFoundError as for any module that is not there, with a text that helps.
+``import horovod.mxnet`` raises ModuleNotFoundError as for any module that is not there, with a text that helps.
 ``importlib.util.find_spec`` and ``hasattr`` answer as for any module and attribute that is not there.
 """
 
@@ -16,17 +16,19 @@ __all__ = ["missing_attribute", "watch_imports"]
 
 _ROADMAP = "See docs/roadmap.md for what comes when."
 _MODULES = {
-    "horovod.tensorflow": "TensorFlow is not supported yet",
-    "horovod.keras": "Keras is not supported yet",
     "horovod.mxnet": "MXNet is not supported",
     "horovod.spark": "Spark is not supported yet",
     "horovod.ray": "Ray is not supported yet",
     "horovod.data": "the data loaders of Horovod are not supported yet",
     "horovod.torch.elastic": "elastic training is not supported yet",
+    "horovod.tensorflow.elastic": "elastic training is not supported yet",
+    "horovod.tensorflow.keras.elastic": "elastic training is not supported yet",
+    "horovod.keras.elastic": "elastic training is not supported yet",
     "horovod.runner.elastic": "elastic training is not supported yet",
 }
 _ATTRIBUTES = {
     "SyncBatchNorm": "synchronized batch normalization is not supported yet",
+    "SyncBatchNormalization": "synchronized batch normalization is not supported yet",
     "elastic": "elastic training is not supported yet",
 }
 

@@ -1,79 +1,25 @@
 """State that all ranks shall share: parameters, optimizer state, objects.
 
-Objects travel in one operation whose size is not part of its signature, so a name can be used again with an object of
-another size.  Optimizer state is described by the root and filled in elsewhere; no step is taken to create it.
+Optimizer state is described by the root and filled in elsewhere; no step is taken to create it.
 """
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import cloudpickle
 import torch
 
-from horovod.common.checks import check_root
 from horovod.common.exceptions import UsageError
+from horovod.common.objects import allgather_pickled, broadcast_pickled
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.types import CollectiveKind
-from horovod.torch.gather_ops import broadcast_async_, members_of
+from horovod.torch.gather_ops import broadcast_async_
 from horovod.torch.pending import handles, require_client, synchronize
-from horovod.torch.signatures import automatic_name, make_signature, set_id_of
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
 
 
 # ---- objects
-
-
-_Pickled = tuple[bytes, Exception | None]
-
-
-def _pickled(obj: Any) -> _Pickled:
-    """The bytes that stand for the object, or words that say why there are none, and the cause."""
-    try:
-        return cloudpickle.dumps(obj), None
-    except Exception as error:
-        return f"{type(error).__name__}: {error}".encode("utf-8", "replace"), error
-
-
-def _exchange(pickled: _Pickled, name: str, root: int, process_set: ProcessSet) -> list[bytearray]:
-    """What each member published; with a root, what it alone published.  The same error on all if one had nothing to send."""
-    client, set_id, handle = require_client(), set_id_of(process_set), handles.advance()
-    signature = make_signature(CollectiveKind.ALLGATHER, name, torch.uint8, [(-1,)], set_id, root=root)
-    payload, cause = pickled
-    address = ctypes.cast(ctypes.c_char_p(payload), ctypes.c_void_p).value or 0
-    unnamed, meta = automatic_name("allgather", name, handle), [len(payload), cause is not None]
-    op = client.gather(signature, [(address, len(payload))], meta, keep=payload, name=unnamed)
-    try:
-        op.wait()
-        ranks = members_of(set_id)
-        members = range(len(ranks)) if root < 0 else [ranks.index(root)]
-        received = [_read_bytes(op, member) for member in members]
-        failed = [member for member in members if op.meta(member)[1]]
-    finally:
-        op.done()
-    if failed:
-        texts = {ranks[member]: received[members.index(member)].decode(errors="replace") for member in failed}
-        raise UsageError(_not_pickled(name, texts)) from cause
-    return received
-
-
-def _not_pickled(name: str, texts: Mapping[int, str]) -> str:
-    hosts = "; ".join(f"rank {rank}: {text}" for rank, text in texts.items())
-    return (
-        f"{name!r} was not sent, and all ranks are told so: an object can't be pickled by cloudpickle on {hosts}. "
-        "Send what it is made from instead; locks, files, generators and open connections stay where they are."
-    )
-
-
-def _read_bytes(op: Any, member: int) -> bytearray:
-    received = bytearray(op.meta(member)[0])
-    if received:
-        view = (ctypes.c_char * len(received)).from_buffer(received)
-        op.copy([(member, 0, ctypes.addressof(view), len(received))])
-    return received
 
 
 def broadcast_object(
@@ -84,11 +30,7 @@ def broadcast_object(
     Ranks must agree on the name, if one is given; what they pass as ``obj`` elsewhere than on the root does not matter.
     Raises UsageError on all ranks when the root can't pickle its object.
     """
-    root_rank = check_root(root_rank, members_of(set_id_of(process_set)), f"broadcast_object {name or ''}".rstrip())
-    is_root = require_client().rank == root_rank
-    pickled = _pickled(obj) if is_root else (b"", None)
-    (received,) = _exchange(pickled, f"{name or 'any'}.object", root_rank, process_set)
-    return obj if is_root else cloudpickle.loads(received)
+    return broadcast_pickled(require_client(), obj, root_rank, name, process_set, handles.advance())
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
@@ -96,8 +38,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
 
     Raises UsageError on all ranks when one of them can't pickle its object.
     """
-    payloads = _exchange(_pickled(obj), f"{name or 'any'}.objects", -1, process_set)
-    return [cloudpickle.loads(payload) for payload in payloads]
+    return allgather_pickled(require_client(), obj, name, process_set, handles.advance())
 
 
 # ---- parameters

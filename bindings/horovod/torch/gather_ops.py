@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from horovod.common.calls import automatic_name, clean_splits, set_id_of
 from horovod.common.checks import check_root
 from horovod.common.exceptions import MismatchError, UsageError
 from horovod.common.process_sets import ProcessSet, global_process_set
@@ -18,15 +19,7 @@ from horovod.torch.compression import Compression
 from horovod.torch.dtypes import engine_dtype
 from horovod.torch.pending import PulledEntry, handles, increment_version, require_client, start, synchronize
 from horovod.torch.reduce_ops import allreduce, grouped_allreduce
-from horovod.torch.signatures import (
-    automatic_name,
-    by_dtype,
-    check_tensor,
-    check_tensors,
-    make_signature,
-    part_name,
-    set_id_of,
-)
+from horovod.torch.signatures import by_dtype, check_tensor, check_tensors, make_signature, part_name
 from horovod.torch.staging import in_place_target, new_like, wire_copy
 
 __all__ = [
@@ -333,22 +326,7 @@ def _clean_splits(splits: Any, rows: int, members: int, what: str) -> tuple[list
         if splits.dim() != 1 or splits.dtype not in (torch.int32, torch.int64):
             raise UsageError(f"{what}: splits must be a 1-dimensional tensor of int32 or int64.")
         device, splits = splits.device, splits.tolist()
-    elif splits is None:
-        if members and rows % members:
-            raise UsageError(f"{what}: {rows} rows can't be cut evenly for {members} ranks: give splits.")
-        return [rows // max(members, 1)] * members, device
-    try:
-        counts = [int(count) for count in splits]
-        whole = all(count == given for count, given in zip(counts, splits, strict=True))
-    except (TypeError, ValueError, OverflowError):
-        counts, whole = [], False
-    if not whole:
-        raise UsageError(f"{what}: splits must be a list of integers, one for each rank, not {splits!r}.")
-    if len(counts) != members:
-        raise UsageError(f"{what}: {len(counts)} splits for {members} ranks.")
-    if any(count < 0 for count in counts) or sum(counts) > rows:
-        raise UsageError(f"{what}: splits {counts} don't fit {rows} rows.")
-    return counts, device
+    return clean_splits(splits, rows, members, what), device
 
 
 def _read_exchanged(op: PullOp, tensor: torch.Tensor, members: int, me: int) -> tuple[torch.Tensor, list[int]]:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from horovod.common import basics
+from horovod.common.calls import wait_all
 from horovod.common.exceptions import HorovodInternalError, NotInitializedError, UsageError
 from horovod.common.handles import HandleTable
 from horovod.common.types import Client, Op, PullOp
@@ -90,18 +91,6 @@ class PulledEntry:
         finally:
             for op in self._ops:
                 op.done()
-
-
-def wait_all(ops: Sequence[Op] | Sequence[PullOp]) -> None:
-    """Waits for all, also when one fails; then raises the first failure."""
-    failure: Exception | None = None
-    for op in ops:
-        try:
-            op.wait()
-        except (HorovodInternalError, ValueError) as error:
-            failure = failure or error
-    if failure is not None:
-        raise failure
 
 
 def start(entry: Entry, handle: int) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from horovod.common.calls import automatic_name, rows_of, set_id_of
 from horovod.common.checks import check_factor
 from horovod.common.exceptions import HorovodInternalError, UsageError
 from horovod.common.process_sets import ProcessSet, global_process_set
@@ -16,25 +17,17 @@ from horovod.torch.dtypes import engine_dtype
 from horovod.torch.gather_ops import grouped_allgather, members_of
 from horovod.torch.pending import PulledEntry, handles, require_client, start, synchronize
 from horovod.torch.signatures import (
-    automatic_name,
     by_dtype,
     check_tensors,
     compress_all,
     make_signature,
     part_name,
-    set_id_of,
 )
 from horovod.torch.staging import wire_copy
 
 __all__ = ["grouped_reducescatter", "grouped_reducescatter_async", "reducescatter", "reducescatter_async", "rows_of"]
 
 Average, Sum = int(ReduceOp.AVERAGE), int(ReduceOp.SUM)
-
-
-def rows_of(rows: int, members: int, member: int) -> tuple[int, int]:
-    """First row and number of rows of a member: as even as can be, the first members have one more."""
-    share, extra = divmod(rows, members)
-    return member * share + min(member, extra), share + (member < extra)
 
 
 def _check_arguments(tensors: Sequence[torch.Tensor], op: int, what: str) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from horovod.common.calls import automatic_name, set_id_of
 from horovod.common.checks import check_factor, check_op
 from horovod.common.exceptions import UsageError
-from horovod.common.process_sets import ProcessSet
 from horovod.common.types import CollectiveKind, Signature
 from horovod.torch.compression import Compressor, check_compression
 from horovod.torch.dtypes import engine_dtype
@@ -35,16 +35,6 @@ _CAPACITY = 16384
 _known: dict[object, Signature] = {}
 
 
-def automatic_name(kind: str, name: str | None, handle: int, part: int = 0) -> str | None:
-    """The name of this call of an unnamed operation; None for a named one, whose signature has the name.
-
-    ``part`` tells the operations of one call apart.
-    """
-    if name:
-        return None
-    return f"{kind}.noname.{handle}.{part}" if part else f"{kind}.noname.{handle}"
-
-
 def part_name(name: str | None, part: int, dtype: torch.dtype) -> str | None:
     """The first dtype of a group has the group's name, so that mixed and uniform groups meet and are told apart."""
     return name if part == 0 or name is None else f"{name}.{str(dtype).removeprefix('torch.')}"
@@ -56,16 +46,6 @@ def by_dtype(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
     for position, tensor in enumerate(tensors):
         found.setdefault(tensor.dtype, []).append(position)
     return list(found.values())
-
-
-def set_id_of(process_set: ProcessSet) -> int:
-    """The id of a registered process set; TypeError for one that is not registered, or something else."""
-    set_id = getattr(process_set, "process_set_id", None)
-    if not isinstance(set_id, int):
-        raise TypeError(
-            f"process_set is {process_set!r}, which is not registered: give it to init() or to add_process_set() first."
-        )
-    return set_id
 
 
 def check_tensor(tensor: object, what: str) -> torch.Tensor:

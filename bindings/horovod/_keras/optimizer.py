@@ -1,0 +1,218 @@
+"""DistributedOptimizer for Keras 3: any Keras optimizer, with gradients reduced over the ranks before each update.
+
+The optimizer itself becomes distributed: its state, variables and identity stay, only its class is put under another
+one.  Keras saves it under the class that it had, so a saved model can be loaded without Horovod.
+
+Where it reduces: after gradients were accumulated and unscaled, before they are clipped.  An optimizer that holds
+others (LossScaleOptimizer) decides by what it sees in the gradients: there they are reduced before it sees them.
+Whichever of two is wrapped, the outer one reduces; ranks that decided alone would wait for each other.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+
+from horovod._keras.accumulation import Accumulation
+from horovod._keras.backends import eagerly, reducer
+from horovod.common.array_signatures import count_call, require_client
+from horovod.common.exceptions import HorovodInternalError, UsageError
+from horovod.common.gradients import GradientSettings, Groups, reduces
+from horovod.common.objects import allgather_pickled
+
+__all__ = ["OptimizerSettings", "distribute", "is_distributed", "is_same_variable"]
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerSettings:
+    """How one optimizer reduces."""
+
+    gradients: GradientSettings
+    groups: Any = None
+    passes: int = 1
+    average_aggregated: bool = False
+    scale_local: bool = True
+
+
+@dataclass(slots=True)
+class _State:
+    """What a distributed optimizer remembers."""
+
+    variables: Sequence[Any] = ()
+    local: list[Any] = field(default_factory=list)
+    is_inner: bool = False
+    checked: bool = False
+    has_reduced: bool = False
+    accumulation: Accumulation | None = None
+
+
+def is_same_variable(one: Any, other: Any) -> bool:
+    """Whether both are one variable: Keras's own, or the framework's inside of it."""
+    return one is other or getattr(one, "value", one) is other or getattr(other, "value", other) is one
+
+
+class _Distributed:
+    """The methods that are put over the optimizer's class."""
+
+    _hvd_settings: OptimizerSettings
+    _hvd_wrapped: type
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        # Keras saves an object under this class, and finds the original without Horovod; type() tells the truth.
+        return self._hvd_wrapped
+
+    def _hvd(self) -> _State:
+        # Past the optimizer's own tracking of attributes: this is no part of what is saved.
+        state: _State = self.__dict__.setdefault("_hvd_state", _State())
+        return state
+
+    def register_local_var(self, var: Any) -> None:
+        """The gradient of this variable stays on this rank, divided by the set's size where that is asked for."""
+        self._hvd().local.append(var)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "loss_scale_factor" and value is None:
+            # A LossScaleOptimizer takes this one in (model.compile does so by itself for mixed_float16).
+            caller = sys._getframe(1).f_locals.get("self")
+            if isinstance(caller, keras.optimizers.LossScaleOptimizer) and caller is not self:
+                self._hvd().is_inner = True
+                distribute(caller, self._hvd_settings)
+                caller._hvd().local = self._hvd().local
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
+        """As in Keras, with gradients reduced first."""
+        state, settings = self._hvd(), self._hvd_settings
+        if state.is_inner:
+            return super().apply(grads, trainable_variables)  # type: ignore[misc]
+        grads = list(grads)
+        variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)  # type: ignore[attr-defined]
+        if not state.checked and variables:
+            state.checked = True
+            _warn_of_different_starts(variables, settings.gradients)
+        if settings.passes > 1 and grads:
+            return self._hvd_collect(grads, variables)
+        return self._hvd_apply(grads, variables)
+
+    def _hvd_collect(self, grads: list[Any], variables: list[Any]) -> None:
+        """One pass of several: sums up, and applies with the last one."""
+        state, settings = self._hvd(), self._hvd_settings
+        if not self.built:  # type: ignore[attr-defined]
+            with eagerly():
+                self.build(variables)  # type: ignore[attr-defined]
+        if state.accumulation is None:
+            state.accumulation = Accumulation(variables, settings.passes, settings.average_aggregated)
+        state.accumulation.add(grads, variables, self._hvd_apply)
+
+    def _hvd_apply(self, grads: list[Any], variables: list[Any]) -> None:
+        state = self._hvd()
+        if not variables:
+            return super().apply(grads)  # type: ignore[misc,no-any-return]
+        if _holds_others(self) or not hasattr(super(), "_clip_gradients"):
+            grads = self._hvd_reduce(grads, variables)
+            return super().apply(grads, variables)  # type: ignore[misc,no-any-return]
+        state.has_reduced = False
+        super().apply(grads, variables)  # type: ignore[misc]
+        if not state.has_reduced and not self.gradient_accumulation_steps and reduces(self._hvd_settings.gradients):  # type: ignore[attr-defined]
+            raise HorovodInternalError(
+                f"{self._hvd_wrapped.__name__}.apply() updated variables by gradients that were not averaged: its class "
+                "does not clip gradients where Keras does. Average them with hvd.DistributedGradientTape instead."
+            )
+        return None
+
+    def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> Any:
+        self._hvd().variables = list(trainable_variables)
+        return super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
+
+    def _clip_gradients(self, grads: Any) -> Any:
+        state = self._hvd()
+        if not state.is_inner and not _holds_others(self):
+            state.has_reduced = True
+            grads = self._hvd_reduce(list(grads), state.variables)
+        return super()._clip_gradients(grads)  # type: ignore[misc]
+
+    def _hvd_reduce(self, grads: list[Any], variables: Sequence[Any]) -> list[Any]:
+        settings = self._hvd_settings
+        if not reduces(settings.gradients):
+            return grads
+        is_local = [any(is_same_variable(v, local) for local in self._hvd().local) for v in variables]
+        shared = [position for position, local in enumerate(is_local) if not local]
+        names = [str(getattr(variables[p], "path", variables[p].name)) for p in shared]
+        groups = _by_position(settings.groups, [variables[p] for p in shared])
+        reduced = reducer()([grads[p] for p in shared], names, settings.gradients, groups)
+        results = list(grads)
+        for position, grad in zip(shared, reduced, strict=True):
+            results[position] = grad
+        members = settings.gradients.process_set.size() or 1
+        for position, grad in enumerate(grads):
+            if is_local[position] and grad is not None and settings.scale_local:
+                results[position] = grad / members
+        return results
+
+
+def _holds_others(optimizer: Any) -> bool:
+    return hasattr(optimizer, "inner_optimizer") or hasattr(type(optimizer), "optimizers")
+
+
+def _by_position(groups: Any, variables: Sequence[Any]) -> Groups:
+    if groups is None or isinstance(groups, int):
+        return groups
+    return [
+        [p for p, variable in enumerate(variables) if any(is_same_variable(variable, member) for member in group)]
+        for group in groups
+    ]
+
+
+def _fingerprint(variables: Sequence[Any]) -> int:
+    value = 0
+    for variable in variables:
+        value = zlib.crc32(keras.ops.convert_to_numpy(variable).tobytes(), value)
+    return value
+
+
+def _warn_of_different_starts(variables: Sequence[Any], settings: GradientSettings) -> None:
+    """Once, before the first update: ranks that start with different weights never get equal ones by averaging."""
+    if not reduces(settings):
+        return
+    with eagerly():
+        values = allgather_pickled(
+            require_client(), _fingerprint(variables), "gradients.start", settings.process_set, count_call()
+        )
+    if len(set(values)) > 1:
+        warnings.warn(
+            "The ranks' weights differ before the first update, and averaging gradients does not make them equal. Give "
+            "hvd.callbacks.BroadcastGlobalVariablesCallback(0) to fit(), or call hvd.broadcast_variables(variables, 0) "
+            "before the first step (after it is too late for that step only: then this can be ignored).",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def is_distributed(optimizer: Any) -> bool:
+    """Whether it reduces its gradients already."""
+    return issubclass(type(optimizer), _Distributed)
+
+
+def distribute(optimizer: Any, settings: OptimizerSettings) -> Any:
+    """Makes this optimizer a distributed one, and returns it."""
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise UsageError(f"DistributedOptimizer wraps a Keras optimizer, not {type(optimizer).__name__}.")
+    if is_distributed(optimizer):
+        raise UsageError("This optimizer is a DistributedOptimizer already; wrapping it twice would reduce twice.")
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if inner is not None and is_distributed(inner):
+        raise UsageError("The inner optimizer is a DistributedOptimizer already; wrapping both would reduce twice.")
+    wrapped = type(optimizer)
+    body = {
+        "_hvd_settings": settings, "_hvd_wrapped": wrapped, "__module__": wrapped.__module__,
+        "__qualname__": wrapped.__qualname__, "__doc__": wrapped.__doc__,
+    }  # fmt: skip
+    object.__setattr__(optimizer, "__class__", type(wrapped.__name__, (_Distributed, wrapped), body))
+    return optimizer

@@ -1,0 +1,83 @@
+"""What optimizers and tapes are told, for every backend: checked once; how variables are named on all ranks alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from horovod.common.array_signatures import require_client
+from horovod.common.calls import set_id_of
+from horovod.common.checks import check_op
+from horovod.common.exceptions import UsageError
+from horovod.common.process_sets import ProcessSet
+from horovod.common.types import ReduceOp
+
+__all__ = ["GradientSettings", "Groups", "check_groups", "make_settings", "plain_name", "reduces"]
+
+Groups = Sequence[Sequence[int]] | int | None
+"""Positions of gradients that are reduced together, or how many groups of equal size there shall be."""
+
+
+@dataclass(frozen=True, slots=True)
+class GradientSettings:
+    """How gradients are reduced; ``compression`` belongs to the framework."""
+
+    compression: Any
+    op: int
+    predivide: float
+    sparse_as_dense: bool
+    process_set: ProcessSet
+
+
+def reduces(settings: GradientSettings) -> bool:
+    """Whether there is anybody to reduce with."""
+    client = require_client()
+    ranks = settings.process_set.ranks
+    members = client.size if ranks is None else len(ranks)
+    return members > 1 and (ranks is None or client.rank in ranks)
+
+
+def plain_name(name: str) -> str:
+    """A variable's path without what Keras appends to tell layers of one process apart."""
+    return re.sub(r"_\d+(?=/|:|$)", "", name)
+
+
+def check_groups(groups: Any) -> Any:
+    """The groups: None, how many, or lists of variables; UsageError for anything else."""
+    if groups is None or (isinstance(groups, int) and not isinstance(groups, bool) and groups > 0):
+        return groups
+    if isinstance(groups, (list, tuple)) and all(isinstance(group, (list, tuple)) for group in groups):
+        members = [variable for group in groups for variable in group]
+        if any(not hasattr(variable, "assign") for variable in members):
+            raise UsageError("groups should consist of lists of variables.")
+        if len({id(variable) for variable in members}) != len(members):
+            raise UsageError("A variable can only appear once in groups.")
+        return groups
+    raise UsageError(f"groups should be a positive integer or a list of lists of variables, not {groups!r}.")
+
+
+def _check_compression(compression: object, what: str) -> None:
+    if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
+        raise UsageError(
+            f"{what}: compression={compression!r} is no compressor: use hvd.Compression.none, hvd.Compression.fp16 or "
+            "hvd.Compression.bf16, or a class with compress and decompress."
+        )
+
+
+def make_settings(
+    compression: Any, op: Any, predivide: Any, sparse_as_dense: bool, process_set: ProcessSet, what: str
+) -> GradientSettings:
+    """The settings; UsageError for arguments that contradict each other."""
+    _check_compression(compression, what)
+    op = check_op(op, what)
+    if isinstance(predivide, str) or not hasattr(predivide, "__float__"):
+        raise UsageError(f"gradient_predivide_factor must be a number above 0, not {predivide!r}.")
+    if predivide != 1.0 and op != ReduceOp.AVERAGE:
+        raise UsageError("gradient_predivide_factor not supported with op != Average")
+    if predivide <= 0:
+        raise UsageError(f"gradient_predivide_factor must be above 0, not {predivide}.")
+    if op == ReduceOp.ADASUM and set_id_of(process_set) != 0:
+        raise NotImplementedError("Adasum does not support non-global process sets yet.")
+    return GradientSettings(compression, op, float(predivide), sparse_as_dense, process_set)

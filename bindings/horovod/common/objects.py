@@ -1,0 +1,90 @@
+"""Objects that all ranks shall have: pickled, sent in one operation, the same error everywhere when one can't be pickled.
+
+The size is not part of the operation's signature, so a name can be used again with an object of another size.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from typing import Any
+
+import cloudpickle
+
+from horovod.common.calls import automatic_name, set_id_of
+from horovod.common.checks import check_root
+from horovod.common.exceptions import UsageError
+from horovod.common.process_sets import ProcessSet
+from horovod.common.types import Client, CollectiveKind, PullOp, Signature
+
+__all__ = ["allgather_pickled", "broadcast_pickled"]
+
+_UINT8 = 0
+_Pickled = tuple[bytes, Exception | None]
+
+
+def _pickled(obj: Any) -> _Pickled:
+    """The bytes that stand for the object, or words that say why there are none, and the cause."""
+    try:
+        return cloudpickle.dumps(obj), None
+    except Exception as error:
+        return f"{type(error).__name__}: {error}".encode("utf-8", "replace"), error
+
+
+def _exchange(
+    client: Client, pickled: _Pickled, name: str, root: int, process_set: ProcessSet, handle: int
+) -> list[bytearray]:
+    """What each member published; with a root, what it alone published.  The same error on all if one had nothing to send."""
+    set_id, word = set_id_of(process_set), f"allgather.{name}"
+    signature = Signature(CollectiveKind.ALLGATHER, word, False, _UINT8, ((-1,),), root=root, process_set=set_id)
+    payload, cause = pickled
+    address = ctypes.cast(ctypes.c_char_p(payload), ctypes.c_void_p).value or 0
+    meta = [len(payload), cause is not None]
+    called = automatic_name("allgather", name, handle)
+    op = client.gather(signature, [(address, len(payload))], meta, keep=payload, name=called)
+    try:
+        op.wait()
+        ranks = client.process_sets().get(set_id, ())
+        members = range(len(ranks)) if root < 0 else [ranks.index(root)]
+        received = [_read_bytes(op, member) for member in members]
+        failed = [member for member in members if op.meta(member)[1]]
+    finally:
+        op.done()
+    if failed:
+        texts = {ranks[member]: received[members.index(member)].decode(errors="replace") for member in failed}
+        raise UsageError(_not_pickled(name, texts)) from cause
+    return received
+
+
+def _not_pickled(name: str, texts: Mapping[int, str]) -> str:
+    hosts = "; ".join(f"rank {rank}: {text}" for rank, text in texts.items())
+    return (
+        f"{name!r} was not sent, and all ranks are told so: an object can't be pickled by cloudpickle on {hosts}. "
+        "Send what it is made from instead; locks, files, generators and open connections stay where they are."
+    )
+
+
+def _read_bytes(op: PullOp, member: int) -> bytearray:
+    received = bytearray(op.meta(member)[0])
+    if received:
+        view = (ctypes.c_char * len(received)).from_buffer(received)
+        op.copy([(member, 0, ctypes.addressof(view), len(received))])
+    return received
+
+
+def broadcast_pickled(
+    client: Client, obj: Any, root_rank: Any, name: str | None, process_set: ProcessSet, handle: int
+) -> Any:
+    """The root's object, on all ranks of the set."""
+    members = client.process_sets().get(set_id_of(process_set), ())
+    root_rank = check_root(root_rank, members, f"broadcast_object {name or ''}".rstrip())
+    is_root = client.rank == root_rank
+    pickled = _pickled(obj) if is_root else (b"", None)
+    (received,) = _exchange(client, pickled, f"{name or 'any'}.object", root_rank, process_set, handle)
+    return obj if is_root else cloudpickle.loads(received)
+
+
+def allgather_pickled(client: Client, obj: Any, name: str | None, process_set: ProcessSet, handle: int) -> list[Any]:
+    """Every rank's object, in the order of ranks."""
+    payloads = _exchange(client, _pickled(obj), f"{name or 'any'}.objects", -1, process_set, handle)
+    return [cloudpickle.loads(payload) for payload in payloads]
