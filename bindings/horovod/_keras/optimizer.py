@@ -21,7 +21,7 @@ import keras
 
 from horovod._keras.accumulation import Accumulation
 from horovod._keras.backends import eagerly, reducer
-from horovod.common.array_signatures import count_call, require_client
+from horovod.common.array_signatures import require_client
 from horovod.common.exceptions import HorovodInternalError, UsageError
 from horovod.common.gradients import GradientSettings, Groups, reduces
 from horovod.common.objects import allgather_pickled
@@ -182,9 +182,7 @@ def _warn_of_different_starts(variables: Sequence[Any], settings: GradientSettin
     if not reduces(settings):
         return
     with eagerly():
-        values = allgather_pickled(
-            require_client(), _fingerprint(variables), "gradients.start", settings.process_set, count_call()
-        )
+        values = allgather_pickled(require_client(), _fingerprint(variables), "gradients.start", settings.process_set)
     if len(set(values)) > 1:
         warnings.warn(
             "The ranks' weights differ before the first update, and averaging gradients does not make them equal. Give "

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 import horovod.torch as hvd
-from horovod.common.gradients import GradientSettings, Groups, plain_name
+from horovod.common.gradients import GradientSettings, Groups, agree_on, plain_name
 
 __all__ = ["reduce_gradients"]
 
@@ -46,8 +45,8 @@ def reduce_gradients(
     results = list(grads)
     present = [position for position, grad in enumerate(results) if grad is not None]
     factors = 1.0 / settings.predivide, settings.predivide
-    described = "\n".join(f"{plain_name(names[p])}:{results[p].dtype}:{tuple(results[p].shape)}" for p in present)
-    identity = hashlib.sha256(described.encode()).hexdigest()[:12]
+    described = [f"{plain_name(names[p])!r} ({results[p].dtype} {list(results[p].shape)})" for p in present]
+    identity = agree_on(described, settings)
     started = []
     for number, run in enumerate(run for run in _cut(present, results, groups) if run):
         pairs = [settings.compression.compress(results[position].detach()) for position in run]

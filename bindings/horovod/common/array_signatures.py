@@ -10,10 +10,9 @@ import numpy as np
 
 from horovod.common import basics
 from horovod.common.exceptions import UsageError
-from horovod.common.handles import HandleTable
 from horovod.common.types import Client, CollectiveKind, Signature
 
-__all__ = ["by_dtype", "count_call", "make_signature", "members_of", "require_client"]
+__all__ = ["by_dtype", "make_signature", "members_of", "require_client"]
 
 # Names that are new every step must not make this grow without bound.
 _CAPACITY = 16384
@@ -24,15 +23,6 @@ _NUMBERS = {
         ["uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64", "bool", "bfloat16"]
     )
 }
-
-# Automatic names count calls, as handles do elsewhere; nothing is stored here.
-_calls: HandleTable[None] = HandleTable()
-basics.on_new_epoch(_calls.reset)
-
-
-def count_call() -> int:
-    """The number of this call, the same on all ranks that run the same program."""
-    return _calls.advance()
 
 
 def require_client() -> Client:

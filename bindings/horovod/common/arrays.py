@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from horovod.common.array_signatures import by_dtype, count_call, make_signature, members_of, require_client
-from horovod.common.calls import automatic_name, clean_splits, rows_of, wait_all
+from horovod.common.array_signatures import by_dtype, make_signature, members_of, require_client
+from horovod.common.calls import clean_splits, rows_of, wait_all
 from horovod.common.exceptions import MismatchError
 from horovod.common.types import Client, CollectiveKind, Op, PullOp
 
@@ -61,6 +61,15 @@ def _part_name(name: str | None, part: int, dtype: np.dtype[Any]) -> str | None:
     return name if part == 0 or name is None else f"{name}.{dtype.name}"
 
 
+def _called(kind: str, name: str | None, part: int = 0) -> str | None:
+    """What an unnamed operation is called: the same each time, for ranks run these calls one by one in one order.
+
+    A count of calls would differ for ever after one rank has made one call more, as before it joins.  ``part`` tells the
+    operations of one call apart.
+    """
+    return None if name else f"{kind}.noname.{part}" if part else f"{kind}.noname"
+
+
 # ---- allreduce
 
 
@@ -77,7 +86,7 @@ def reduce_arrays(
     arrays: Sequence[Array], name: str | None, op: int, factors: Factors, set_id: int, group: bool = False
 ) -> list[Array]:
     """The reductions of all arrays, one operation for each dtype."""
-    client, handle = require_client(), count_call()
+    client = require_client()
     outputs: list[Any] = [None] * len(arrays)
     ops: list[Op] = []
     for part, positions in enumerate(by_dtype(arrays)):
@@ -89,7 +98,7 @@ def reduce_arrays(
         )  # fmt: skip
         pairs = [_output_of(client, array) for array in members]
         buffers = [(_address(source), _address(target), source.nbytes) for source, target in pairs]
-        called = automatic_name("allreduce", name, handle, part)
+        called = _called("allreduce", name, part)
         blocking = len(members) == len(arrays)
         ops.append(client.reduce(signature, buffers, blocking=blocking, keep=(members, pairs), name=called))
         for position, (_, target) in zip(positions, pairs, strict=True):
@@ -136,7 +145,6 @@ def start_bucket(
 
 def barrier(set_id: int) -> None:
     """Returns when all ranks of the set have called it."""
-    count_call()
     signature = make_signature(CollectiveKind.BARRIER, "barrier", np.dtype(np.uint8), (), set_id)
     require_client().reduce(signature, (), blocking=True).wait()
 
@@ -191,7 +199,7 @@ def gather_arrays(
     arrays: Sequence[Array], name: str | None, set_id: int, group: bool = False
 ) -> tuple[list[Array], Array]:
     """All ranks' arrays joined along dimension 0, and the rows of each member in each array, as int64."""
-    client, handle, ops = require_client(), count_call(), []
+    client, ops = require_client(), []
     groups = by_dtype(arrays)
     for part, positions in enumerate(groups):
         inputs = [arrays[position] for position in positions]
@@ -201,7 +209,7 @@ def gather_arrays(
             tensor_names=None if group else (),
         )  # fmt: skip
         counts = [len(array) if array.ndim else 1 for array in inputs]
-        called = automatic_name("allgather", name, handle, part)
+        called = _called("allgather", name, part)
         ops.append(client.gather(signature, _pieces(inputs), counts, keep=inputs, name=called))
     members = len(members_of(set_id))
     outputs: list[Any] = [None] * len(arrays)
@@ -226,7 +234,7 @@ def broadcast_arrays(
     arrays: Sequence[Array], root: int, name: str | None, set_id: int, tensor_names: tuple[str, ...] = ()
 ) -> list[Array]:
     """The root's arrays, one operation for each dtype."""
-    client, handle, ops = require_client(), count_call(), []
+    client, ops = require_client(), []
     ranks, groups = members_of(set_id), by_dtype(arrays)
     for part, positions in enumerate(groups):
         inputs = [arrays[position] for position in positions]
@@ -236,7 +244,7 @@ def broadcast_arrays(
             tensor_names=tuple(tensor_names[position] for position in positions) if tensor_names else (),
         )  # fmt: skip
         pieces = _pieces(inputs) if client.rank == root else []
-        called = automatic_name("broadcast", name, handle, part)
+        called = _called("broadcast", name, part)
         ops.append(client.gather(signature, pieces, (), keep=inputs, name=called))
     outputs: list[Any] = [None] * len(arrays)
     try:
@@ -258,12 +266,12 @@ def broadcast_arrays(
 
 def alltoall_array(array: Array, splits: Any, name: str | None, set_id: int) -> tuple[Array, Array]:
     """The rows that all ranks have for this one, and how many came from each, as int32."""
-    client, handle, what = require_client(), count_call(), f"alltoall.{name or 'noname'}"
+    client, what = require_client(), f"alltoall.{name or 'noname'}"
     ranks = members_of(set_id)
     counts = clean_splits(splits, len(array), len(ranks), what) if array.ndim else [1] * len(ranks)
     signature = make_signature(CollectiveKind.ALLTOALL, name, array.dtype, (_open_shape(array),), set_id)
     nbytes = sum(counts) * _row_bytes(array) if array.ndim else array.nbytes
-    called = automatic_name("alltoall", name, handle)
+    called = _called("alltoall", name)
     op = client.gather(signature, [(_address(array), nbytes)], counts, keep=array, name=called)
     try:
         op.wait()
@@ -295,7 +303,7 @@ def scatter_arrays(
     arrays: Sequence[Array], name: str | None, op: int, factors: Factors, set_id: int, group: bool = False
 ) -> list[Array]:
     """This rank's rows of the reductions, one operation for each dtype."""
-    client, handle, ops = require_client(), count_call(), []
+    client, ops = require_client(), []
     groups = by_dtype(arrays)
     for part, positions in enumerate(groups):
         inputs = [arrays[position] for position in positions]
@@ -304,7 +312,7 @@ def scatter_arrays(
             CollectiveKind.REDUCESCATTER, _part_name(name, part, dtype), dtype, shapes, set_id, op, factors,
             tensor_names=None if group else (),
         )  # fmt: skip
-        called = automatic_name("reducescatter", name, handle, part)
+        called = _called("reducescatter", name, part)
         ops.append(client.gather(signature, _pieces(inputs), (), keep=inputs, name=called))
     ranks = members_of(set_id)
     outputs: list[Any] = [None] * len(arrays)

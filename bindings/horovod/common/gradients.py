@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from horovod.common import basics
 from horovod.common.array_signatures import require_client
 from horovod.common.calls import set_id_of
 from horovod.common.checks import check_op
-from horovod.common.exceptions import UsageError
+from horovod.common.exceptions import MismatchError, UsageError
+from horovod.common.objects import allgather_pickled
 from horovod.common.process_sets import ProcessSet
 from horovod.common.types import ReduceOp
 
-__all__ = ["GradientSettings", "Groups", "check_groups", "make_settings", "plain_name", "reduces"]
+__all__ = ["GradientSettings", "Groups", "agree_on", "check_groups", "make_settings", "plain_name", "reduces"]
+
+# Lists of gradients that all ranks of a set have agreed on in this epoch.
+_agreed: set[tuple[int, str]] = set()
+basics.on_new_epoch(_agreed.clear)
 
 Groups = Sequence[Sequence[int]] | int | None
 """Positions of gradients that are reduced together, or how many groups of equal size there shall be."""
@@ -42,6 +50,34 @@ def reduces(settings: GradientSettings) -> bool:
 def plain_name(name: str) -> str:
     """A variable's path without what Keras appends to tell layers of one process apart."""
     return re.sub(r"_\d+(?=/|:|$)", "", name)
+
+
+def agree_on(entries: Sequence[str], settings: GradientSettings) -> str:
+    """A short name for this list of gradients, after all ranks have been found to have the same one.
+
+    They are asked once for each list.  Raises MismatchError on all ranks, with the first difference.
+    """
+    identity = hashlib.sha256("\n".join([str(settings.op), *entries]).encode()).hexdigest()[:12]
+    set_id = set_id_of(settings.process_set)
+    if (set_id, identity) not in _agreed:
+        client = require_client()
+        lists = allgather_pickled(client, list(entries), "gradients.agreement", settings.process_set)
+        ranks = client.process_sets()[set_id]
+        for rank, theirs in zip(ranks, lists, strict=True):
+            if theirs != lists[0]:
+                raise MismatchError(_difference(ranks[0], lists[0], rank, theirs))
+        _agreed.add((set_id, identity))
+    return identity
+
+
+def _difference(first_rank: int, first: Sequence[str], rank: int, theirs: Sequence[str]) -> str:
+    pairs = itertools.zip_longest(first, theirs, fillvalue="none")
+    place, (one, other) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
+    return (
+        f"Mismatched gradients: rank {first_rank} has {len(first)} and rank {rank} has {len(theirs)}, and number {place} "
+        f"is {one} on rank {first_rank}, {other} on rank {rank}. Build the same model on all ranks, and compute the "
+        "gradients of the same variables."
+    )
 
 
 def check_groups(groups: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 import cloudpickle
 
-from horovod.common.calls import automatic_name, set_id_of
+from horovod.common.calls import set_id_of
 from horovod.common.checks import check_root
 from horovod.common.exceptions import UsageError
 from horovod.common.process_sets import ProcessSet
@@ -31,17 +31,14 @@ def _pickled(obj: Any) -> _Pickled:
         return f"{type(error).__name__}: {error}".encode("utf-8", "replace"), error
 
 
-def _exchange(
-    client: Client, pickled: _Pickled, name: str, root: int, process_set: ProcessSet, handle: int
-) -> list[bytearray]:
+def _exchange(client: Client, pickled: _Pickled, name: str, root: int, process_set: ProcessSet) -> list[bytearray]:
     """What each member published; with a root, what it alone published.  The same error on all if one had nothing to send."""
     set_id, word = set_id_of(process_set), f"allgather.{name}"
     signature = Signature(CollectiveKind.ALLGATHER, word, False, _UINT8, ((-1,),), root=root, process_set=set_id)
     payload, cause = pickled
     address = ctypes.cast(ctypes.c_char_p(payload), ctypes.c_void_p).value or 0
     meta = [len(payload), cause is not None]
-    called = automatic_name("allgather", name, handle)
-    op = client.gather(signature, [(address, len(payload))], meta, keep=payload, name=called)
+    op = client.gather(signature, [(address, len(payload))], meta, keep=payload)
     try:
         op.wait()
         ranks = client.process_sets().get(set_id, ())
@@ -72,19 +69,17 @@ def _read_bytes(op: PullOp, member: int) -> bytearray:
     return received
 
 
-def broadcast_pickled(
-    client: Client, obj: Any, root_rank: Any, name: str | None, process_set: ProcessSet, handle: int
-) -> Any:
+def broadcast_pickled(client: Client, obj: Any, root_rank: Any, name: str | None, process_set: ProcessSet) -> Any:
     """The root's object, on all ranks of the set."""
     members = client.process_sets().get(set_id_of(process_set), ())
     root_rank = check_root(root_rank, members, f"broadcast_object {name or ''}".rstrip())
     is_root = client.rank == root_rank
     pickled = _pickled(obj) if is_root else (b"", None)
-    (received,) = _exchange(client, pickled, f"{name or 'any'}.object", root_rank, process_set, handle)
+    (received,) = _exchange(client, pickled, f"{name or 'any'}.object", root_rank, process_set)
     return obj if is_root else cloudpickle.loads(received)
 
 
-def allgather_pickled(client: Client, obj: Any, name: str | None, process_set: ProcessSet, handle: int) -> list[Any]:
+def allgather_pickled(client: Client, obj: Any, name: str | None, process_set: ProcessSet) -> list[Any]:
     """Every rank's object, in the order of ranks."""
-    payloads = _exchange(client, _pickled(obj), f"{name or 'any'}.objects", -1, process_set, handle)
+    payloads = _exchange(client, _pickled(obj), f"{name or 'any'}.objects", -1, process_set)
     return [cloudpickle.loads(payload) for payload in payloads]

@@ -10,7 +10,6 @@ a model that one rank builds besides changes nothing.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from horovod.common import basics
 from horovod.common.arrays import Array, Bucket, start_bucket
 from horovod.common.calls import set_id_of, wait_all
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.gradients import GradientSettings, Groups, plain_name, reduces
+from horovod.common.gradients import GradientSettings, Groups, agree_on, plain_name, reduces
 from horovod.common.types import ReduceOp
 from horovod.tensorflow.bridge import array_of, check_status, refuse_xla, status_of, translated
 from horovod.tensorflow.reduce_ops import allreduce
@@ -108,10 +107,9 @@ def _runs(pieces: Sequence[_Piece], limit: int | None) -> list[list[_Piece]]:
     return [*runs, *open_runs.values()]
 
 
-def _identity(pieces: Sequence[_Piece], names: Sequence[str], settings: GradientSettings) -> str:
-    """What the whole list looks like; shapes that are only known when it runs are told apart by the buckets' sizes."""
-    parts = [f"{names[p.position]}:{p.tensor.dtype.name}:{p.tensor.shape}" for p in pieces]
-    return hashlib.sha256("\n".join([str(settings.op), *parts]).encode()).hexdigest()[:12]
+def _described(piece: _Piece, names: Sequence[str]) -> str:
+    """What all ranks must have; a shape that is only known when it runs is compared then, by the bucket's size."""
+    return f"{names[piece.position]!r} ({piece.tensor.dtype.name} {piece.tensor.shape})"
 
 
 def _reduce_pieces(
@@ -120,7 +118,7 @@ def _reduce_pieces(
     if settings.op == ReduceOp.ADASUM:  # combines tensors, not what happens to be packed together
         groups = [[piece.position] for piece in pieces]
     runs = _cut(pieces, groups)
-    identity = _identity(pieces, names, settings)
+    identity = agree_on([_described(piece, names) for piece in pieces], settings)
     factors = 1.0 / settings.predivide, float(settings.predivide)
     set_id = set_id_of(settings.process_set)
     starters = [

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from horovod.common.array_signatures import count_call, require_client
+from horovod.common.array_signatures import require_client
 from horovod.common.arrays import Array
 from horovod.common.arrays import barrier as wait_for_all
 from horovod.common.exceptions import NotInitializedError, UsageError
@@ -87,7 +87,7 @@ def broadcast_object(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """The root's object, on all ranks of the set; it must be picklable (by cloudpickle).  No session is needed."""
-    return broadcast_pickled(require_client(), obj, root_rank, name, process_set, count_call())
+    return broadcast_pickled(require_client(), obj, root_rank, name, process_set)
 
 
 def broadcast_object_fn(
@@ -109,7 +109,7 @@ def allgather_object(
     obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
     """Every rank's object, in the order of ranks; they must be picklable (by cloudpickle)."""
-    return allgather_pickled(require_client(), obj, name, process_set, count_call())
+    return allgather_pickled(require_client(), obj, name, process_set)
 
 
 # ---- everybody
@@ -135,7 +135,6 @@ def join() -> Any:
     """
 
     def ask() -> int:
-        count_call()
         return require_client().join()
 
     return _number(ask, "HorovodJoin")

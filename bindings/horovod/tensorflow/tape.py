@@ -91,7 +91,7 @@ def _wrap(tape: Any, settings: GradientSettings, groups: Any, scale_local: bool)
         raise UsageError(f"DistributedGradientTape wraps a tf.GradientTape, not {type(tape).__name__}.")
     if isinstance(tape, _DistributedTape):
         raise UsageError("This tape is a DistributedGradientTape already; wrapping it twice would reduce twice.")
-    kind = _subclass(type(tape))
+    kind = _subclass(tape.__class__)
     wrapped = kind.__new__(kind)
     wrapped.__dict__.update(tape.__dict__)
     wrapped._hvd_settings, wrapped._hvd_groups = settings, groups

@@ -30,7 +30,8 @@ def broadcast_object(
     Ranks must agree on the name, if one is given; what they pass as ``obj`` elsewhere than on the root does not matter.
     Raises UsageError on all ranks when the root can't pickle its object.
     """
-    return broadcast_pickled(require_client(), obj, root_rank, name, process_set, handles.advance())
+    handles.advance()
+    return broadcast_pickled(require_client(), obj, root_rank, name, process_set)
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
@@ -38,7 +39,8 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
 
     Raises UsageError on all ranks when one of them can't pickle its object.
     """
-    return allgather_pickled(require_client(), obj, name, process_set, handles.advance())
+    handles.advance()
+    return allgather_pickled(require_client(), obj, name, process_set)
 
 
 # ---- parameters

@@ -1,0 +1,88 @@
+"""Runs modules of named checks on several real ranks, many modules in one job, and reports each check by itself.
+
+A check is a function ``check_<name>()`` of a module ``checks_*``; all ranks run all checks in the order of their
+definition.  Importing TensorFlow takes longest, so one job serves all modules of one size.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.torch.harness import _split_by_rank
+
+TIMEOUT_S = 240
+HERE = Path(__file__).parent
+
+
+def checks_of(module: str) -> list[str]:
+    """Names of a module's checks, in order, read from its text: TensorFlow is not imported to collect tests."""
+    lines = (HERE / f"{module}.py").read_text().splitlines()
+    return [line.split()[1].partition("(")[0] for line in lines if line.startswith("def check_")]
+
+
+def run_checks(modules: Sequence[str]) -> None:
+    """In a rank: runs every check and prints its outcome."""
+    from horovod.common.basics import HorovodBasics
+
+    HorovodBasics().init()
+    for module_name in modules:
+        try:
+            module = importlib.import_module(f"tests.tensorflow.{module_name}")
+        except Exception:
+            print(f"FAILED import of {module_name}\n{traceback.format_exc()}", flush=True)
+            continue
+        for name in checks_of(module_name):
+            try:
+                getattr(module, name)()
+            except (Exception, pytest.fail.Exception):
+                print(f"FAILED {module_name}.{name}\n{traceback.format_exc()}", flush=True)
+            else:
+                print(f"PASSED {module_name}.{name}", flush=True)
+    HorovodBasics().shutdown()
+
+
+def environment(**more: str) -> dict[str, str]:
+    """One thread for each pool, as ranks share the cores; quiet, and blind to GPUs."""
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "2"}
+    return {**os.environ, **quiet, "CUDA_VISIBLE_DEVICES": "-1", "OMP_NUM_THREADS": "1", **more}
+
+
+def run_job(size: int, command: Sequence[str], **more: str) -> str:
+    """The output of a program on so many ranks."""
+    launcher = [sys.executable, "-m", "horovod.runner", "-np", str(size), sys.executable, *command]
+    with subprocess.Popen(
+        launcher, env=environment(**more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            return process.communicate(timeout=TIMEOUT_S)[0]
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            return process.communicate()[0] + "\n(ended: it took too long)"
+
+
+@functools.cache
+def outcomes(size: int, modules: tuple[str, ...], backend: str = "tensorflow") -> list[str]:
+    """The output of each rank."""
+    text = run_job(size, ["-m", "tests.tensorflow.harness", *modules], KERAS_BACKEND=backend)
+    return _split_by_rank(text, size)
+
+
+def expect_passed(size: int, modules: tuple[str, ...], name: str, backend: str = "tensorflow") -> None:
+    """Fails unless the check passed on every rank."""
+    for rank, output in enumerate(outcomes(size, modules, backend)):
+        if f"PASSED {name}\n" not in output:
+            position = max(output.find(f"FAILED {name}\n"), 0)
+            pytest.fail(f"{name} did not pass on rank {rank} of {size}:\n{output[position:][-5000:]}", pytrace=False)
+
+
+if __name__ == "__main__":
+    run_checks(sys.argv[1:])

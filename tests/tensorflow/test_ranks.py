@@ -1,0 +1,34 @@
+"""Checks that need ranks: operations on two and three, everything else on two."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from tests.tensorflow.harness import checks_of, expect_passed
+
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed"),
+]
+
+TWO = (
+    "checks_ops", "checks_refusals", "checks_sets", "checks_tape",
+)  # fmt: skip
+THREE = ("checks_ops", "checks_sets")
+
+
+def _cases(modules: tuple[str, ...]) -> list[str]:
+    return [f"{module}.{name}" for module in modules for name in checks_of(module)]
+
+
+@pytest.mark.parametrize("name", _cases(TWO))
+def test_two_ranks(name: str) -> None:
+    expect_passed(2, TWO, name)
+
+
+@pytest.mark.parametrize("name", _cases(THREE))
+def test_three_ranks(name: str) -> None:
+    expect_passed(3, THREE, name)
