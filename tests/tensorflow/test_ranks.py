@@ -15,7 +15,7 @@ pytestmark = [
 ]
 
 TWO = (
-    "checks_ops", "checks_refusals", "checks_sets", "checks_tape",
+    "checks_ops", "checks_tape", "checks_session", "checks_keras", "checks_callbacks", "checks_refusals", "checks_sets",
 )  # fmt: skip
 THREE = ("checks_ops", "checks_sets")
 
@@ -32,3 +32,8 @@ def test_two_ranks(name: str) -> None:
 @pytest.mark.parametrize("name", _cases(THREE))
 def test_three_ranks(name: str) -> None:
     expect_passed(3, THREE, name)
+
+
+@pytest.mark.parametrize("name", _cases(("checks_torch_backend",)))
+def test_keras_on_the_torch_backend(name: str) -> None:
+    expect_passed(2, ("checks_torch_backend",), name, backend="torch")

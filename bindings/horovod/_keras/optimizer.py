@@ -182,7 +182,11 @@ def _warn_of_different_starts(variables: Sequence[Any], settings: GradientSettin
     if not reduces(settings):
         return
     with eagerly():
-        values = allgather_pickled(require_client(), _fingerprint(variables), "gradients.start", settings.process_set)
+        try:
+            mine = _fingerprint(variables)
+        except NotImplementedError:
+            return  # variables that a traced function gets as arguments have no values yet
+        values = allgather_pickled(require_client(), mine, "gradients.start", settings.process_set)
     if len(set(values)) > 1:
         warnings.warn(
             "The ranks' weights differ before the first update, and averaging gradients does not make them equal. Give "
@@ -205,7 +209,7 @@ def distribute(optimizer: Any, settings: OptimizerSettings) -> Any:
     if is_distributed(optimizer):
         raise UsageError("This optimizer is a DistributedOptimizer already; wrapping it twice would reduce twice.")
     inner = getattr(optimizer, "inner_optimizer", None)
-    if inner is not None and is_distributed(inner):
+    if inner is not None and is_distributed(inner) and not inner._hvd().is_inner:
         raise UsageError("The inner optimizer is a DistributedOptimizer already; wrapping both would reduce twice.")
     wrapped = type(optimizer)
     body = {
