@@ -139,6 +139,15 @@ def one_step(optimizer: Any, grad: Any, start: Any = (0.0, 0.0)) -> Any:
     return w.numpy()
 
 
+def stepper(optimizer: Any, variable: Any, graph: bool) -> Any:
+    """A function of a gradient that applies it."""
+
+    def step(grad: Any) -> None:
+        optimizer.apply([grad], [variable])
+
+    return tf.function(step) if graph else step
+
+
 def check_clipping_comes_after_averaging() -> None:
     """Row S37."""
     grad = [3.0, 0.0] if hvd.rank() == 0 else [0.0, 3.0]
@@ -169,8 +178,7 @@ def check_passes_are_summed() -> None:
                 keras.optimizers.SGD(1.0), backward_passes_per_step=2, average_aggregated_gradients=average
             )
             w = keras.Variable(np.zeros(1, "float32"), name="w")
-            step = lambda grad, o=optimizer, w=w: o.apply([grad], [w])  # noqa: E731
-            step = tf.function(step) if graph else step
+            step = stepper(optimizer, w, graph)
             for grad in ([1.0], [2.0]) if hvd.rank() == 0 else ([3.0], [4.0]):
                 assert w.numpy().tolist() == [0.0]
                 step(tf.constant(grad))
@@ -215,8 +223,7 @@ def check_loss_scaling_decides_after_the_reduction() -> None:
         for graph in (False, True):
             optimizer = make()
             w = keras.Variable(np.zeros(1, "float32"), name="w")
-            step = lambda grad, o=optimizer, w=w: o.apply([grad], [w])  # noqa: E731
-            step = tf.function(step) if graph else step
+            step = stepper(optimizer, w, graph)
             step(tf.constant([4.0 * (1 + hvd.rank())]))
             assert w.numpy().tolist() == [-1.5]
             step(tf.constant([np.inf if hvd.rank() == 1 else 4.0]))

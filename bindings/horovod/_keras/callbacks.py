@@ -54,8 +54,11 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
     def on_train_begin(self, logs: Any = None) -> None:
         """Broadcasts, where everything is there to be broadcast."""
         optimizer = self.model.optimizer
-        if self.model.built and (optimizer is None or optimizer.built):
-            self._broadcast()
+        if not self.model.built:
+            return
+        if optimizer is not None and not optimizer.built:
+            optimizer.build(self.model.trainable_variables)
+        self._broadcast()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Broadcasts after the first batch, if it could not be done before."""

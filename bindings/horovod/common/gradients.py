@@ -116,4 +116,6 @@ def make_settings(
         raise UsageError(f"gradient_predivide_factor must be above 0, not {predivide}.")
     if op == ReduceOp.ADASUM and set_id_of(process_set) != 0:
         raise NotImplementedError("Adasum does not support non-global process sets yet.")
+    if op == ReduceOp.ADASUM and require_client().local_size != require_client().size:
+        raise NotImplementedError(f"{what}: Adasum works on the ranks of one host only here.")
     return GradientSettings(compression, op, float(predivide), sparse_as_dense, process_set)

@@ -16,7 +16,6 @@ from horovod.common.checks import check_factor, check_op
 from horovod.common.exceptions import UsageError
 from horovod.common.process_sets import ProcessSet
 from horovod.common.types import ReduceOp
-from horovod.common.util import num_rank_is_power_2
 from horovod.tensorflow.dtypes import engine_dtype, is_floating
 
 __all__ = [
@@ -103,7 +102,8 @@ def check_reduction(
 def _check_adasum(dtype: Any, process_set: ProcessSet, what: str) -> None:
     if process_set.process_set_id != 0:
         raise NotImplementedError(f"{what}: Adasum works on the global process set only.")
-    if not num_rank_is_power_2(require_client().size):
-        raise NotImplementedError(f"{what}: Adasum needs a power of two of ranks.")
+    client = require_client()
+    if client.local_size != client.size:
+        raise NotImplementedError(f"{what}: Adasum works on the ranks of one host only with TensorFlow.")
     if not is_floating(dtype):
         raise UsageError(f"{what}: Adasum works on floating point tensors only.")
