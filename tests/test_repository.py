@@ -59,7 +59,7 @@ def links(markdown: str) -> list[str]:
 
 
 def _verbs() -> set[str]:
-    return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
 
 
 def test_commands_of_the_readme_exist() -> None:
@@ -73,7 +73,7 @@ def test_commands_of_the_readme_exist() -> None:
 
 
 def test_every_verb_of_the_readme_and_makefile_is_a_verb() -> None:
-    named = re.findall(r"`make ([a-z ]+)`", (ROOT / "README.md").read_text())
+    named = re.findall(r"`make ([a-z -]+)`", (ROOT / "README.md").read_text())
     assert {verb for words in named for verb in words.split()} <= _verbs()
     scripts = re.findall(r"^\tscripts/([a-z-]+)", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     assert scripts
