@@ -67,7 +67,7 @@ def test_commands_of_the_readme_exist() -> None:
     made = [verb for line in lines if line.startswith("make ") for verb in line.split()[1:] if "=" not in verb]
     assert {"demo", "test"} <= set(made) <= _verbs()
     programs = {word for line in lines for word in [line.split()[0]] if "=" not in word}
-    assert programs <= {"make", "pip", "python", "horovodrun", "hvd-coordinator", "hvd-agent", "git", "cd"}
+    assert programs <= {"make", "docker", "pip", "python", "horovodrun", "hvd-coordinator", "hvd-agent", "git", "cd"}
     files = {word for line in lines for word in line.split() if word.startswith(("examples/", "benchmarks/"))}
     assert [name for name in files if not (ROOT / name).exists()] == []
 

@@ -161,7 +161,7 @@ def test_compose_is_whichever_there_is(tmp_path: Path, programs: dict[str, str],
     for name, text in programs.items():
         (tmp_path / name).write_text(f"#!{shutil.which('bash')}\n{text}\n")
         (tmp_path / name).chmod(0o755)
-    command = [ROOT / "scripts/compose", "up", "--build"]
+    command = [str(ROOT / "scripts/compose"), "up", "--build"]
     done = subprocess.run(["bash", *command], env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=20)
     assert done.returncode == (0 if programs else 1)
     assert said in done.stdout + done.stderr
@@ -191,7 +191,7 @@ def answering(status: int, text: str) -> Iterator[int]:
 
 
 def ask(port: int) -> tuple[int, str]:
-    command = [sys.executable, ROOT / "docker/healthcheck.py", str(port)]
+    command = [sys.executable, str(ROOT / "docker/healthcheck.py"), str(port)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     assert done.stderr == ""
     return done.returncode, done.stdout
