@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -56,12 +57,14 @@ class Launch:
         """What it has printed."""
         return self._output.read_text(errors="replace")
 
-    def wait_for(self, text: str, limit_s: float) -> None:
+    def wait_for(self, pattern: str, limit_s: float) -> None:
         """Until this was printed; fails when the launcher ends before."""
 
         def is_there() -> bool:
-            assert text in self.text or self._process.poll() is None, self.text
-            return text in self.text
+            has_ended = self._process.poll() is not None
+            found = re.search(pattern, self.text) is not None
+            assert found or not has_ended, self.text
+            return found
 
         until(is_there, limit_s, lambda: self.text)
 

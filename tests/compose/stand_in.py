@@ -6,6 +6,7 @@ It fetches packages as this machine does: its authorities, its apt settings, its
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ _AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 _PACKAGES = "python3,python3-venv,ca-certificates"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LIMIT_S = 600.0
+_APT_SETTING = re.compile(r"Acquire::(?!IndexTargets\b|Changelogs\b)")
 # Paths of this machine say nothing inside an image, except the authorities, which are copied.
 _KEPT = ("index-url", "extra-index-url", "trusted-host", "proxy")
 
@@ -41,7 +43,7 @@ def _make(root: Path, archive: Path) -> None:
     (root / "usr/bin/python").symlink_to("python3")
     if _AUTHORITIES.exists():
         shutil.copy(_AUTHORITIES, root / _AUTHORITIES.relative_to("/"))
-    settings = [line for line in _run("apt-config", "dump").splitlines() if line.startswith("Acquire::")]
+    settings = [line for line in _run("apt-config", "dump").splitlines() if _APT_SETTING.match(line)]
     (root / "etc/apt/apt.conf.d/90machine").write_text("\n".join([*settings, ""]))
     lines = [f"{name} = {value}" for name, value in pip_settings(_pip()).items()]
     (root / "etc/pip.conf").write_text("\n".join(["[global]", f"cert = {_AUTHORITIES}", *lines, ""]))

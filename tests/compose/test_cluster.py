@@ -21,8 +21,11 @@ pytestmark = [pytest.mark.compose, pytest.mark.timeout(2400)]
 
 ALL_UP = {"coordinator:9400": 1.0, **{f"{agent}:9400": 1.0 for agent in AGENTS}}
 PEER_TIMEOUT_S = 10.0  # of coordinator and agents, see docs/cli.md
-MARGIN_S = 20.0  # the ranks' grace, and a machine with few cores
+MARGIN_S = 50.0  # the ranks' grace, and a machine whose few cores have other work
+JOB_LIMIT_S = 600.0
+SHORT = ("--epochs", "2")
 LEAST_ACCURACY = 97.0
+TRAINING = r"training: .*\| \d\d+/"  # more than nine steps are done
 
 
 def say(text: str) -> None:
@@ -57,7 +60,7 @@ def cluster(engine: Engine) -> Iterator[Cluster]:
         try:
             say("make up")
             print(made.up()[-1500:])
-            made.until_healthy(*SERVICES)
+            made.until_healthy(*SERVICES, limit_s=180)
             print(made.compose("ps"))
             yield made
         finally:
@@ -68,14 +71,15 @@ def cluster(engine: Engine) -> Iterator[Cluster]:
         assert sorted(engine.docker("network", "ls", "--format", "{{.Name}}").split()) == ["bridge", "host", "none"]
 
 
-def train_well(cluster: Cluster, ranks: int) -> None:
-    launch = cluster.train(ranks)
-    code = launch.wait(300)
+def serve(cluster: Cluster, ranks: int, *arguments: str) -> float:
+    """Runs a job to its end; the accuracy in percent."""
+    launch = cluster.train(ranks, *arguments)
+    code = launch.wait(JOB_LIMIT_S)
     assert code == 0, launch.text + cluster.story()
     (line,) = re.findall(r"test accuracy .*", launch.text)
     say(line)
     assert f"on {ranks} rank(s)" in line
-    assert float(re.findall(r"accuracy ([\d.]+)%", line)[0]) >= LEAST_ACCURACY
+    return float(re.findall(r"accuracy ([\d.]+)%", line)[0])
 
 
 def test_the_image_has_no_build_tools_and_runs_as_a_user(cluster: Cluster) -> None:
@@ -88,7 +92,7 @@ def test_the_image_has_no_build_tools_and_runs_as_a_user(cluster: Cluster) -> No
 
 
 def test_six_ranks_on_three_containers_train(cluster: Cluster) -> None:
-    train_well(cluster, 6)
+    assert serve(cluster, 6) >= LEAST_ACCURACY
 
 
 def test_prometheus_knows_the_cluster(cluster: Cluster) -> None:
@@ -100,13 +104,13 @@ def test_prometheus_knows_the_cluster(cluster: Cluster) -> None:
     rounds = cluster.query(expression)
     say(f"rounds: {rounds}")
     assert rounds.keys() == {f"{agent}:9400" for agent in AGENTS}
-    assert min(rounds.values()) > 500  # 20 epochs of 8 steps, each with several buckets
+    assert min(rounds.values()) > 100  # 20 epochs of 8 steps
     assert len(cluster.query("sum by (neighbour) (hvd_agent_link_sent_bytes_total) > 0", by="neighbour")) == 3
 
 
 def test_a_container_that_is_cut_off_fails_its_job_and_no_other(cluster: Cluster, engine: Engine) -> None:
     launch = cluster.train(6, "--epochs", "5000")
-    launch.wait_for("training:   0%|          | 50/", 120)
+    launch.wait_for(TRAINING, 300)
     network, lost = cluster.network(), cluster.container("agent-2")
     start = time.monotonic()
     engine.docker("network", "disconnect", network, lost)
@@ -114,25 +118,25 @@ def test_a_container_that_is_cut_off_fails_its_job_and_no_other(cluster: Cluster
     say(f"exit code {code} after {time.monotonic() - start:.1f} s:\n{launch.text[-800:]}")
     assert code not in (0, 2)
     assert "agent-2" in launch.text.strip().splitlines()[-1]
-    train_well(cluster, 4)
+    serve(cluster, 4, *SHORT)
     cluster.until_known("up == 0", {"agent-2:9400": 0.0})
     until(lambda: cluster.health("agent-2") == "unhealthy", 60, cluster.story)
     engine.docker("network", "connect", "--alias", "agent-2", network, lost)
     cluster.until_healthy("agent-2")
     cluster.until_known("up", ALL_UP)
-    train_well(cluster, 6)
+    serve(cluster, 6, *SHORT)
 
 
 def test_an_agent_that_is_restarted_serves_again(cluster: Cluster) -> None:
     launch = cluster.train(6, "--epochs", "5000")
-    launch.wait_for("training:   0%|          | 50/", 120)
+    launch.wait_for(TRAINING, 300)
     cluster.compose("restart", "agent-3")
     code = launch.wait(PEER_TIMEOUT_S + MARGIN_S)
     say(f"exit code {code}:\n{launch.text[-500:]}")
     assert code not in (0, 2)
     assert "agent-3" in launch.text
     cluster.until_healthy("agent-3")
-    train_well(cluster, 6)
+    serve(cluster, 6, *SHORT)
 
 
 END_AGENT = """
@@ -148,4 +152,4 @@ def test_an_agent_that_is_killed_is_started_again_by_the_engine(cluster: Cluster
     cluster.compose("exec", "-T", "agent-1", "python", "-c", END_AGENT)
     until(lambda: cluster.restarts("agent-1") == 1, 60, cluster.story)
     cluster.until_healthy("agent-1")
-    train_well(cluster, 6)
+    serve(cluster, 6, *SHORT)
