@@ -81,9 +81,15 @@ class Engine:
         return (self._folder / "engine.log").read_text(errors="replace")[-4000:]
 
     def processes(self) -> list[int]:
-        """Processes in the engine's network namespace; those in containers have others, and end with the engine."""
+        """What runs in the engine's network, or was started with a path in its folder; containers end with these."""
         numbers = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
-        return [number for number in numbers if _network_of(number) == self._network_id]
+        return [number for number in numbers if self._owns(number)]
+
+    def _owns(self, pid: int) -> bool:
+        with suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes()
+            return _network_of(pid) == self._network_id or str(self._folder).encode() in words
+        return False
 
     def stop(self) -> None:
         """Ends the engine and whatever it runs; nothing of it is left but its folder."""

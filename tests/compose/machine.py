@@ -20,11 +20,10 @@ _PLACES = (
     "/opt/containerd",
     "/root/.docker",
 )
-_NAMES = {"dockerd", "containerd", "containerd-shim", "docker-proxy", "docker-init", "slirp4netns", "runc"}
 
 
 def state() -> dict[str, list[str]]:
-    """Rules, settings, interfaces, mounts, processes, groups and files, by kind."""
+    """Rules, settings, interfaces, mounts, groups and files, by kind."""
     return {
         "rules": [*_rules("iptables-save"), *_rules("ip6tables-save")],
         "settings": [f"{name}={_read(Path('/proc/sys') / name)}" for name in _SETTINGS],
@@ -32,7 +31,6 @@ def state() -> dict[str, list[str]]:
         "mounts": [
             line for line in _read(Path("/proc/self/mounts")).splitlines() if re.search("docker|containerd", line)
         ],
-        "processes": sorted(f"{pid} {name}" for pid, name in _processes() if name in _NAMES),
         "groups": sorted(str(path) for path in Path("/sys/fs/cgroup").glob("*/docker")),
         "files": sorted(str(found) for place in _PLACES for found in _tree(Path(place))),
     }
@@ -43,10 +41,6 @@ def _rules(tool: str) -> list[str]:
     done = subprocess.run([tool], capture_output=True, text=True, timeout=30, check=False)
     lines = (re.sub(r"\[\d+:\d+\]", "", line).strip() for line in done.stdout.splitlines())
     return [line for line in lines if line and not line.startswith("#")]
-
-
-def _processes() -> list[tuple[str, str]]:
-    return [(path.name, _read(path / "comm")) for path in Path("/proc").iterdir() if path.name.isdigit()]
 
 
 def _read(path: Path) -> str:
