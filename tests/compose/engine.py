@@ -107,8 +107,13 @@ class Engine:
                 path.rmdir()
 
     def _start(self, command: list[str]) -> subprocess.Popen[bytes]:
+        # It dies with this process, however that ends, and takes along what is in its namespaces.
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True
+            ["setpriv", "--pdeathsig", "KILL", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
         )
 
     def _children(self) -> list[int]:
