@@ -20,12 +20,14 @@ _START_LIMIT_S = 60.0
 _STOP_LIMIT_S = 30.0
 _STEP_S = 0.05
 _CGROUPS = Path("/sys/fs/cgroup")
+_SHARES = 1024 * 8  # of eight processes: six ranks and some more
 
 # Mounts of the engine stay in its namespace; its network has nothing but a loopback interface before slirp4netns comes.
 _INSIDE = """
 mount --make-rprivate /
 ip link set lo up
-exec dockerd --data-root "$1/data" --exec-root "$1/exec" --pidfile "$1/pid" --host "unix://$1/docker.sock"
+exec dockerd --data-root "$1/data" --exec-root "$1/exec" --pidfile "$1/pid" --host "unix://$1/docker.sock" \\
+  --cgroup-parent "$2"
 """
 
 
@@ -42,10 +44,11 @@ class Engine:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._cgroups_before = _cgroup_folders()
+        self._group = folder.name  # of the processes in containers, in every hierarchy
+        _give_shares(self._group)
         self._log = (folder / "engine.log").open("wb")
         spaces = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-        self._outside = self._start([*spaces, "sh", "-ec", _INSIDE, "sh", str(folder)])
+        self._outside = self._start([*spaces, "sh", "-ec", _INSIDE, "sh", str(folder), f"/{self._group}"])
         self._network: subprocess.Popen[bytes] | None = None
         try:
             until(lambda: bool(self._children()), _START_LIMIT_S, self.story)
@@ -102,7 +105,7 @@ class Engine:
                 process.kill()
                 process.wait()
         self._log.close()
-        for path in sorted(_cgroup_folders() - self._cgroups_before, key=lambda path: -len(path.parts)):
+        for path in sorted(_groups(self._group), key=lambda path: -len(path.parts)):
             with suppress(OSError):
                 path.rmdir()
 
@@ -135,7 +138,15 @@ def _network_of(pid: int) -> str:
     return ""
 
 
-def _cgroup_folders() -> set[Path]:
-    """Groups that an engine makes, in every hierarchy."""
-    roots = [path for pattern in ("docker", "*/docker") for path in _CGROUPS.glob(pattern)]
-    return {path for root in roots for path in [root, *root.rglob("*")] if path.is_dir()}
+def _groups(name: str) -> list[Path]:
+    """The folders of this group and of those below it."""
+    roots = [path for pattern in (name, f"*/{name}") for path in _CGROUPS.glob(pattern)]
+    return [path for root in roots for path in [root, *root.rglob("*")] if path.is_dir()]
+
+
+def _give_shares(name: str) -> None:
+    """The kernel would let all containers together count as one process; on a busy machine they would hardly run."""
+    shares = _CGROUPS / "cpu" / name / "cpu.shares"
+    with suppress(OSError):  # hierarchies of version 2 have weights instead
+        shares.parent.mkdir()
+        shares.write_text(str(_SHARES))

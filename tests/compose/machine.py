@@ -9,6 +9,7 @@ from pathlib import Path
 __all__ = ["state"]
 
 _SETTINGS = ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding", "net/ipv4/conf/all/route_localnet")
+_GROUPS = ("docker", "hvd-compose-*")
 _PLACES = (
     "/etc/docker",
     "/run/docker",
@@ -31,7 +32,7 @@ def state() -> dict[str, list[str]]:
         "mounts": [
             line for line in _read(Path("/proc/self/mounts")).splitlines() if re.search("docker|containerd", line)
         ],
-        "groups": sorted(str(path) for path in Path("/sys/fs/cgroup").glob("*/docker")),
+        "groups": sorted(str(path) for name in _GROUPS for path in Path("/sys/fs/cgroup").glob(f"*/{name}")),
         "files": sorted(str(found) for place in _PLACES for found in _tree(Path(place))),
     }
 
