@@ -13,10 +13,9 @@ from typing import Any
 import torch
 
 from horovod.common.types import ReduceOp
-from horovod.common.util import num_rank_is_power_2
 from horovod.torch.compression import Compressor
 from horovod.torch.parameters import check_passes
-from horovod.torch.pending import require_client, synchronize
+from horovod.torch.pending import synchronize
 from horovod.torch.reduce_ops import allreduce_async_
 
 __all__ = ["make_adasum_optimizer"]
@@ -78,8 +77,5 @@ def make_adasum_optimizer(
     passes: int,
     subclass: Callable[[type[torch.optim.Optimizer], type], type[Any]],
 ) -> Any:
-    """Wraps the optimizer; NotImplementedError where the number of ranks is no power of two."""
-    size = require_client().size
-    if not num_rank_is_power_2(size):
-        raise NotImplementedError(f"Adasum needs a power of two of ranks, this job has {size}.")
+    """Wraps the optimizer."""
     return subclass(type(optimizer), _DistributedAdasumOptimizer)(optimizer, names, compression, passes)
