@@ -116,7 +116,9 @@ def check_complex_numbers_in_other_operations() -> None:
         shape = (hvd.size() + 1, 2)
         x = mine(hvd.rank(), shape, dtype)
         assert torch.equal(hvd.allgather(x), torch.cat([mine(r, shape, dtype) for r in ranks()]))
-        assert torch.equal(hvd.allgather(x[:, 0].conj()), torch.cat([mine(r, shape, dtype)[:, 0].conj() for r in ranks()]))
+        assert torch.equal(
+            hvd.allgather(x[:, 0].conj()), torch.cat([mine(r, shape, dtype)[:, 0].conj() for r in ranks()])
+        )
         assert torch.equal(hvd.broadcast(x, hvd.size() - 1), mine(hvd.size() - 1, shape, dtype))
         first, count = rows_of(shape[0], hvd.size(), hvd.rank())
         assert torch.equal(hvd.reducescatter(x, op=hvd.Sum), total(shape, dtype)[first : first + count])
@@ -257,7 +259,9 @@ def check_sparse_tensors() -> None:
         reduced = hvd.sparse_allreduce_async(x, f"coo.{op}", op)()
         assert reduced.layout is torch.sparse_coo
         assert torch.equal(reduced.to_dense(), torch.tensor([1.0, 0.0, 5.0, 0.0]) * factor)
-    empty = torch.sparse_coo_tensor(torch.zeros((2, 0), dtype=torch.int64), torch.zeros(0), (3, 2), check_invariants=False)
+    empty = torch.sparse_coo_tensor(
+        torch.zeros((2, 0), dtype=torch.int64), torch.zeros(0), (3, 2), check_invariants=False
+    )
     assert torch.equal(hvd.sparse_allreduce_async(empty, "empty", hvd.Sum)().to_dense(), torch.zeros(3, 2))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch says that compressed rows are new

@@ -9,7 +9,19 @@ from tests.torch.harness import Slots, checks_of, expect_passed
 
 pytestmark = pytest.mark.timeout(330)
 
-CHECKS = ("ops", "tensors", "autograd", "batch_norm", "optimizer", "state", "sets", "refusals")
+CHECKS = (
+    "ops",
+    "tensors",
+    "autograd",
+    "batch_norm",
+    "training",
+    "adasum",
+    "sampler",
+    "optimizer",
+    "state",
+    "sets",
+    "refusals",
+)
 MODULES = tuple(f"tests.torch.checks_{name}" for name in CHECKS)
 LABELS = [f"{module}.{name}" for module in MODULES for name in checks_of(module)]
 

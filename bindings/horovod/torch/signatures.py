@@ -96,8 +96,12 @@ def _check_numbers(op: object, factors: tuple[Any, Any], dtype: torch.dtype, wha
     """Reduction and factors as they are compared; UsageError for what is none, or fits no integer."""
     checked = check_op(op, what), check_factor(factors[0], what), check_factor(factors[1], what)
     if dtype.is_complex and checked[0] not in (ReduceOp.AVERAGE, ReduceOp.SUM):
-        raise UsageError(f"{what}: complex tensors can be summed and averaged; they have no {ReduceOp(checked[0]).name.title()}.")
-    if not (dtype.is_floating_point or dtype.is_complex) and not (math.isfinite(checked[1]) and math.isfinite(checked[2])):
+        raise UsageError(
+            f"{what}: complex tensors can be summed and averaged; they have no {ReduceOp(checked[0]).name.title()}."
+        )
+    if not (dtype.is_floating_point or dtype.is_complex) and not (
+        math.isfinite(checked[1]) and math.isfinite(checked[2])
+    ):
         raise UsageError(
             f"{what}: prescale_factor and postscale_factor must be finite for tensors of {dtype}, not {factors}."
         )

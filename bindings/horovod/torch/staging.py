@@ -14,7 +14,16 @@ import torch
 from horovod.common.exceptions import UsageError
 from horovod.common.types import Buffer
 
-__all__ = ["Target", "buffer_of", "check_apart", "in_place_target", "is_direct", "new_like", "pending_copies", "wire_copy"]
+__all__ = [
+    "Target",
+    "buffer_of",
+    "check_apart",
+    "in_place_target",
+    "is_direct",
+    "new_like",
+    "pending_copies",
+    "wire_copy",
+]
 
 Target = tuple[torch.Tensor, torch.Tensor]
 """What the user sees, and the dense host memory that stands in for it (may be the same tensor)."""

@@ -214,7 +214,9 @@ def _convert(
     result = module
     is_lazy = isinstance(module, torch.nn.modules.lazy.LazyModuleMixin)
     if is_lazy and isinstance(module, _BatchNorm):
-        raise UsageError("A lazy batch normalization has no size yet: pass one batch through the model, then convert it.")
+        raise UsageError(
+            "A lazy batch normalization has no size yet: pass one batch through the model, then convert it."
+        )
     if isinstance(module, _BatchNorm):
         result = cls(
             module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats, process_set
