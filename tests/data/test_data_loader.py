@@ -67,10 +67,9 @@ def test_batches_are_made_ahead_and_no_more_than_asked_for() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 64])
 def test_a_failure_is_raised_where_batches_are_consumed(size: int) -> None:
-    loader, got = AsyncNumbers(size, count=10, fails_after=4), []
+    passing, got = iter(AsyncNumbers(size, count=10, fails_after=4)), []
     with pytest.raises(OSError, match="disk failed at 4"):
-        for number, _ in loader:
-            got.append(number)
+        got.extend(number for number, _ in passing)
     assert got == [0, 1, 2, 3]
 
 

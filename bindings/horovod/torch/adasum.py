@@ -40,7 +40,7 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
         self.backward_passes_per_step = passes
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+    def param_groups(self) -> list[dict[str, Any]]:
         """As in torch; a GradScaler that finds a gradient that is not finite finds one on all ranks."""
         groups: list[dict[str, Any]] = self.__dict__["param_groups"]
         if is_scaler_asking():

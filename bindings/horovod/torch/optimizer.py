@@ -50,7 +50,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._register_hooks()
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+    def param_groups(self) -> list[dict[str, Any]]:
         """As in torch; a GradScaler finds the gradients reduced, so that all ranks take or skip the same steps."""
         if is_scaler_asking() and not self._synchronized and self._should_synchronize:
             self.synchronize()

@@ -16,9 +16,10 @@ from horovod.common.basics import HorovodBasics
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.types import CollectiveKind, Op, ReduceOp, Signature
 from horovod.common.util import get_average_backwards_compatibility_fun
+from horovod.torch.adasum_ops import combine_over_hosts, spans_hosts
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.dtypes import engine_dtype
-from horovod.torch.pending import ReducedEntry, handles, increment_version, require_client, start, synchronize
+from horovod.torch.pending import Entry, ReducedEntry, handles, increment_version, require_client, start, synchronize
 from horovod.torch.signatures import (
     automatic_name,
     by_dtype,
@@ -105,7 +106,7 @@ def _submit(
     process_set: ProcessSet,
     handle: int,
     group: bool,
-) -> ReducedEntry:
+) -> Entry:
     """Submits the tensors, one operation for each dtype, for Adasum one for each tensor; targets receive the results."""
     client, ops = require_client(), []
     result = tuple(target for target, _ in targets) if group else targets[0][0]
@@ -114,6 +115,8 @@ def _submit(
         _signature_of([tensors[p] for p in positions], name, part, op, factors, process_set, group)
         for part, positions in enumerate(groups)
     ]  # all of them before the first is submitted
+    if op == ReduceOp.ADASUM and spans_hosts():
+        return combine_over_hosts(tensors, targets, name, factors, process_set, handle, group)
     for part, (signature, positions) in enumerate(zip(signatures, groups, strict=True)):
         sources = [wire_copy(tensors[p]) for p in positions]
         buffers = [buffer_of(source, targets[p][1]) for source, p in zip(sources, positions, strict=True)]
@@ -132,7 +135,7 @@ def _start(
     factors: tuple[float, float],
     process_set: ProcessSet,
     group: bool,
-) -> tuple[ReducedEntry, int]:
+) -> tuple[Entry, int]:
     handle = handles.advance()
     op = handle_average_backwards_compatibility(op, average)
     what = f"allreduce.{name or 'noname'}"
@@ -219,7 +222,7 @@ def _remember_hot(
     key: object,
 ) -> None:
     """The next call of this kind will be hot, if the engine can work on such tensors directly."""
-    if key is None or not is_direct(tensor):
+    if key is None or not is_direct(tensor) or op == ReduceOp.ADASUM:
         return
     signature = make_signature(
         CollectiveKind.ALLREDUCE, name, tensor.dtype, [tensor.shape], set_id_of(process_set),
