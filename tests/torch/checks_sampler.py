@@ -6,7 +6,7 @@ import copy
 
 import horovod.torch as hvd
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
 ElasticSampler = hvd.elastic.ElasticSampler
 
@@ -76,6 +76,28 @@ def check_a_finished_epoch_is_empty() -> None:
     sampler.load_state_dict({"epoch": 0, "processed_num": 8})
     assert len(sampler) == 0
     assert list(sampler) == []
+
+
+def check_evaluation_without_padding() -> None:
+    """P40: as the guide has it, every sample counts once, and a rank without samples holds nobody up."""
+    values = torch.arange(10.0)
+    mine = range(hvd.rank(), 10, hvd.size())
+    sums = torch.zeros(2, dtype=torch.float64)
+    for index in mine:
+        sums += torch.tensor([values[index].double(), 1.0])
+    total, count = hvd.allreduce(sums, op=hvd.Sum, name="evaluation").tolist()
+    assert (count, total / count) == (10, 4.5)
+
+
+def check_distributed_sampler() -> None:
+    """Torch's own sampler, as the guide has it."""
+    sampler: DistributedSampler[int] = DistributedSampler(
+        range(11), num_replicas=hvd.size(), rank=hvd.rank(), shuffle=True, seed=2
+    )
+    sampler.set_epoch(1)
+    parts = samples(sampler)
+    assert {index for part in parts for index in part} == set(range(11))
+    assert len({len(part) for part in parts}) == 1
 
 
 def check_generators_in_broadcast_parameters() -> None:

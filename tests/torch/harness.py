@@ -79,9 +79,9 @@ def _run_on_hosts(slots: Slots, arguments: list[str], variables: dict[str, str])
 
 
 @functools.cache
-def outcomes(slots: Slots, modules: tuple[str, ...]) -> list[str]:
+def outcomes(slots: Slots, modules: tuple[str, ...], warnings: str = "error::UserWarning") -> list[str]:
     """The output of each rank."""
-    arguments, variables = ["tests.torch.harness", *modules], {"PYTHONWARNINGS": "error::UserWarning"}
+    arguments, variables = ["tests.torch.harness", *modules], {"PYTHONWARNINGS": warnings}
     if len(slots) == 1:
         text = _run_on_one_host(slots[0], arguments, variables)
     else:
@@ -89,9 +89,9 @@ def outcomes(slots: Slots, modules: tuple[str, ...]) -> list[str]:
     return _split_by_rank(text, sum(slots))
 
 
-def expect_passed(slots: Slots, modules: tuple[str, ...], label: str) -> None:
+def expect_passed(slots: Slots, modules: tuple[str, ...], label: str, warnings: str = "error::UserWarning") -> None:
     """Fails unless the check ``module.name`` passed on every rank of a job that runs these modules."""
-    for rank, output in enumerate(outcomes(slots, modules)):
+    for rank, output in enumerate(outcomes(slots, modules, warnings)):
         if f"PASSED {label}\n" not in output:
             position = output.find(f"FAILED {label}\n")
             said = output[position:][:4000] if position >= 0 else output[-4000:]

@@ -30,3 +30,14 @@ LABELS = [f"{module}.{name}" for module in MODULES for name in checks_of(module)
 @pytest.mark.parametrize("topology", [(1,), (3,), *TOPOLOGIES], indirect=True, ids=_text)
 def test_check(topology: Slots, label: str) -> None:
     expect_passed(topology, MODULES, label)
+
+
+COMPILE = "tests.torch.checks_compile"
+
+
+@pytest.mark.slow  # half a minute of compiling
+@pytest.mark.parametrize("name", checks_of(COMPILE))
+@pytest.mark.parametrize("topology", [(2,)], indirect=True, ids=_text)
+def test_compiled(topology: Slots, name: str) -> None:
+    """torch's compiler warns itself, so here warnings are no errors."""
+    expect_passed(topology, (COMPILE,), f"{COMPILE}.{name}", "default")
