@@ -65,11 +65,10 @@ class RankRejected:
 
 @dataclass(frozen=True, slots=True)
 class PlanMade:
-    """The members agree."""
+    """All ranks of the signature's process set agree."""
 
     plan: int
     signature: Signature
-    members: tuple[int, ...]
     requests: tuple[RankRequest, ...]
 
 
@@ -98,9 +97,10 @@ class RetirePlan:
 
 @dataclass(frozen=True, slots=True)
 class JoinedRanks:
-    """All ranks that have joined."""
+    """Ranks of this agent that have joined; ``anybody``: whether there are such ranks anywhere."""
 
     ranks: tuple[int, ...] = ()
+    anybody: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from horovod.coordinator.core import events as ev
 from horovod.coordinator.core.commands import (
+    Cast,
     Command,
     EpochStart,
     Host,
@@ -76,7 +77,16 @@ class Coordinator:
             self._agent_lost(out, event, now)
         else:
             self._tick(out, now)
-        return [c for c in out.commands if not isinstance(c, Send) or c.agent in self.agents]
+        return [command for command in map(self._for_those_here, out.commands) if command is not None]
+
+    def _for_those_here(self, command: Command) -> Command | None:
+        """Without agents that are lost."""
+        if isinstance(command, Send):
+            return command if command.agent in self.agents else None
+        if isinstance(command, Cast) and not self.agents.keys() >= set(command.agents):
+            left = tuple(agent for agent in command.agents if agent in self.agents)
+            return replace(command, agents=left) if left else None
+        return command
 
     # ---- reports -----------------------------------------------------------------------------------------------
 
@@ -135,14 +145,15 @@ class Coordinator:
             self._peer_lost(out, epoch, agent, body)
 
     def _peer_lost(self, out: Outbox, epoch: Epoch, agent: str, body: ev.PeerLost) -> None:
+        if epoch.has_failed:
+            return  # as hundreds of others may say of the same host
         hosts = {place.agent: place.host for place in epoch.places}
         text = (
             f"Host {hosts.get(body.agent, '?')} (agent {body.agent}) can't be reached any more from host "
             f"{hosts.get(agent, '?')} (agent {agent}): {body.text}."
         )
-        lost = next((place.rank for place in epoch.places if place.agent == body.agent), None)
-        if epoch.ended is None and self.job is not None and lost is not None:
-            self.job.blame(lost, text)
+        if epoch.ended is None and self.job is not None and body.agent in self.job.agents:
+            self.job.blame(self.job.agents[body.agent][0], text)
         epoch.end(out, Error(ErrorKind.LOST, text))
 
     # ---- init and shutdown -------------------------------------------------------------------------------------
@@ -160,7 +171,7 @@ class Coordinator:
         self._start_epoch(out, job)
 
     def _start_epoch(self, out: Outbox, job: Job) -> None:
-        if len(job.waiting()) < job.size or self.epoch is not None:
+        if job.phases[RankPhase.WAITING] < job.size or self.epoch is not None:
             return
         reason = _disagreement(job)
         if reason:
@@ -180,8 +191,8 @@ class Coordinator:
         for record in job.ranks:
             record.move(RankCause.EPOCH_START)
         self.ring = order_ring({name: self._in_ring(name) for name in epoch.agents})
-        for agent in epoch.agents:
-            out.send(agent, EpochStart(job.places, tuple(sets), self.ring.hosts, self._epoch_key(epoch.number)))
+        start = EpochStart(job.places, tuple(sets), self.ring.hosts, self._epoch_key(epoch.number))
+        out.cast(epoch.agents, start)
 
     def _in_ring(self, name: str) -> tuple[Host, Mapping[str, str]]:
         agent = self.agents[name]
@@ -217,9 +228,8 @@ class Coordinator:
             out.send(record.place.agent, RankRejected(record.place.rank, reason, retry))
 
     def _reject_unreachable(self, out: Outbox, job: Job) -> None:
-        gone = [record for record in job.ranks if record.phase is RankPhase.GONE]
-        if gone and job.waiting():
-            first = gone[0]
+        if job.phases[RankPhase.GONE] and job.phases[RankPhase.WAITING]:
+            first = next(record for record in job.ranks if record.phase is RankPhase.GONE)
             reason = (
                 f"hvd.init() can't complete: rank {first.place.rank} (host {first.place.host}, pid {first.pid}) has "
                 f"exited with code {first.code}. All {job.size} ranks must call it."
@@ -262,16 +272,14 @@ class Coordinator:
         self._order_stop(out, job, reason, self.config.grace_s)
 
     def _order_stop(self, out: Outbox, job: Job, reason: str, grace_s: float) -> None:
-        for agent in dict.fromkeys(place.agent for place in job.places):
-            out.send(agent, StopRanks(reason, grace_s))
+        out.cast(tuple(job.agents), StopRanks(reason, grace_s))
 
     def _finish(self, out: Outbox, job: Job) -> None:
         if not job.is_over:
             return
         code, text = job.result()
         self.tally.job_ended(code, job.cancelled is not None)
-        for agent in dict.fromkeys(place.agent for place in job.places):
-            out.send(agent, JobFinished(code, text))
+        out.cast(tuple(job.agents), JobFinished(code, text))
         first = job.failure
         if first is None or job.cancelled is not None:
             out.commands.append(JobEnded(code, text, cause=out.cause))
@@ -295,8 +303,8 @@ class Coordinator:
         self.config = event.limits or self.config
         records = [RankRecord(place) for place in placed]
         self.job = Job(event.size, event.command, event.environment, event.directory, records)
-        for name in dict.fromkeys(place.agent for place in placed):
-            mine = tuple(place for place in placed if place.agent == name)
+        for name, ranks in self.job.agents.items():
+            mine = tuple(placed[rank] for rank in ranks)
             out.send(name, StartRanks(event.command, event.environment, event.directory, event.size, mine, self.jobs))
 
     def _cancel(self, out: Outbox, event: ev.JobCancelled) -> None:
@@ -314,7 +322,7 @@ class Coordinator:
         self.tally.agents_lost += agent is not None
         if agent is None or job is None:
             return
-        lost = [record for record in job.ranks if record.place.agent == event.agent]
+        lost = [job.ranks[rank] for rank in job.agents.get(event.agent, ())]
         for record in lost:
             if self.job is not None and record.phase is not RankPhase.GONE:
                 reason = f"agent {event.agent} on host {agent.host} is lost: {event.reason}"
@@ -337,11 +345,9 @@ class Coordinator:
     def _look_at_start(self, out: Outbox, job: Job, now: float) -> None:
         assert job.first_hello_at is not None
         waited = now - job.first_hello_at
-        absent = ", ".join(f"rank {r.place.rank} on host {r.place.host} ({r.phase.value})" for r in job.absent())
-        text = f"{len(job.waiting())} of {job.size} ranks have called hvd.init(); missing for {waited:.0f} s: {absent}."
         limit = self.config.start_timeout_s
         if 0 < limit <= waited:
-            reason = f"{text} The start timeout of {limit:g} s is over."
+            reason = f"{job.start_text(waited)} The start timeout of {limit:g} s is over."
             first = job.absent()[0]
             if job.failure is None:
                 job.failure = Failure(first.place.rank, first.place.host, first.pid, 1, 0, reason)
@@ -349,7 +355,7 @@ class Coordinator:
             self._stop(out, job, reason)
         elif now - job.start_warned_at >= self.config.start_warning_s > 0:
             job.start_warned_at = now
-            out.send(job.places[0].agent, Warn(text))
+            out.send(job.places[0].agent, Warn(job.start_text(waited)))
 
     def check_invariants(self) -> None:
         """Raises AssertionError when the book is wrong."""

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
 
-from horovod.coordinator.core.commands import Hold, Outbox, PlanMade, RetirePlan
+from horovod.coordinator.core.commands import Hold, Outbox, PlanMade, RetirePlan, by_agent
 from horovod.coordinator.core.tally import Tally
-from horovod.coordinator.core.values import Kind, RankCount, RankRequest, Signature
+from horovod.coordinator.core.values import Kind, RankCount, Signature
 
 INCARNATION_SHIFT = 40
 INCARNATION_MASK = (1 << 24) - 1  # ids have 64 bits; incarnations are seconds of the clock where there are several
@@ -94,6 +94,7 @@ class Plans:
     table: OrderedDict[int, Plan] = field(default_factory=OrderedDict)
     made: int = 0
     live: int = 0
+    agents_of: dict[int, tuple[tuple[int, ...], tuple[str, ...]]] = field(default_factory=dict)  # by set: members, agents
 
     def make(
         self, out: Outbox, signature: Signature, members: tuple[int, ...], requests: dict[int, int], now: float
@@ -102,15 +103,20 @@ class Plans:
         self.made += 1
         self.tally.plans_made += 1
         plan_id = ((self.incarnation & INCARNATION_MASK) << INCARNATION_SHIFT) | self.made
-        agents = tuple(dict.fromkeys(self.agent_of[rank] for rank in members))
+        agents = self._agents(signature.process_set, members)
         plan = Plan(plan_id, signature, members, agents, now)
         self.table[plan_id] = plan
         self.live += 1
-        for agent in agents:
-            mine = tuple(RankRequest(r, q) for r, q in sorted(requests.items()) if self.agent_of[r] == agent)
-            out.send(agent, PlanMade(plan_id, signature, members, mine))
+        out.cast(agents, PlanMade(plan_id, signature, members, ()), by_agent(requests, self.agent_of))
         self._evict(out, now)
         return plan
+
+    def _agents(self, set_id: int, members: tuple[int, ...]) -> tuple[str, ...]:
+        """All plans of a set share this: it is as long as the set."""
+        known = self.agents_of.get(set_id)
+        if known is None or known[0] is not members:
+            known = self.agents_of[set_id] = members, tuple(dict.fromkeys(self.agent_of[rank] for rank in members))
+        return known[1]
 
     def used(self, plan_ids: Iterable[int]) -> None:
         """These had rounds lately."""
@@ -185,15 +191,13 @@ class Plans:
         plan.move(PlanCause.HOLD)
         plan.waiting = set(plan.agents)
         self.live -= 1
-        for agent in plan.agents:
-            out.send(agent, Hold(plan.id))
+        out.cast(plan.agents, Hold(plan.id))
 
     def _retire(self, out: Outbox, plan: Plan, cause: PlanCause) -> None:
         plan.move(cause)
         plan.limit = plan.final_limit()
         plan.waiting = set(plan.agents)
-        for agent in plan.agents:
-            out.send(agent, RetirePlan(plan.id, plan.limit))
+        out.cast(plan.agents, RetirePlan(plan.id, plan.limit))
 
     def _evict(self, out: Outbox, now: float) -> None:
         capacity = max(self.capacity, SMALLEST_CAPACITY)

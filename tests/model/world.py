@@ -425,12 +425,13 @@ class World:
 
     def _carry(self, commands: list[Any]) -> None:
         for command in commands:
-            if isinstance(command, Send):
-                if isinstance(command.body, PlanMade):
-                    self.plan_members[command.epoch, command.body.plan] = command.body.members
-                self.agents[command.agent].from_coordinator.append((command.epoch, to_agent(command.body)))
-            else:
+            if isinstance(command, JobEnded):
                 self.ended = command
+                continue
+            for send in [command] if isinstance(command, Send) else command.sends():
+                if isinstance(send.body, PlanMade):
+                    self.plan_members[send.epoch, send.body.plan] = send.body.members
+                self.agents[send.agent].from_coordinator.append((send.epoch, to_agent(send.body)))
 
     def _evictable(self) -> list[int]:
         epoch = self.coordinator.epoch
