@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from horovod.coordinator.core.values import Error, ProcessSet, RankPlace, RankRequest, Signature
@@ -65,11 +65,10 @@ class RankRejected:
 
 @dataclass(frozen=True, slots=True)
 class PlanMade:
-    """The members agree: these requests run on this plan."""
+    """All ranks of the signature's process set agree: these requests run on this plan."""
 
     plan: int
     signature: Signature
-    members: tuple[int, ...]
     requests: tuple[RankRequest, ...]
 
 
@@ -155,6 +154,13 @@ class JobFinished:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class MeasureRoundTrips:
+    """Say how far these are, when you know it."""
+
+    peers: tuple[Host, ...]
+
+
 Body = (
     Registered
     | StartRanks
@@ -173,6 +179,7 @@ Body = (
     | EndEpoch
     | Warn
     | JobFinished
+    | MeasureRoundTrips
 )
 
 
@@ -224,6 +231,15 @@ class Cast:
 
 
 Command = Send | Cast | JobEnded
+
+
+def sends(commands: Iterable[Command]) -> Iterator[Send]:
+    """All messages to agents, one by one."""
+    for command in commands:
+        if isinstance(command, Send):
+            yield command
+        elif isinstance(command, Cast):
+            yield from command.sends()
 
 
 @dataclass(slots=True)

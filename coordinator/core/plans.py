@@ -107,7 +107,7 @@ class Plans:
         plan = Plan(plan_id, signature, members, agents, now)
         self.table[plan_id] = plan
         self.live += 1
-        out.cast(agents, PlanMade(plan_id, signature, members, ()), by_agent(requests, self.agent_of))
+        out.cast(agents, PlanMade(plan_id, signature, ()), by_agent(requests, self.agent_of))
         self._evict(out, now)
         return plan
 

@@ -37,10 +37,10 @@ def test_a_session_goes_on_where_it_was() -> None:
             agent = await peers.agent()
             welcome = (await agent.read()).welcome
             assert (welcome.resumed, welcome.received, welcome.peer_timeout_s) == (False, 0, 10.0)
-            assert (await agent.read()).order.registered.incarnation == welcome.incarnation
+            assert (await agent.read()).orders.items[0].registered.incarnation == welcome.incarnation
             launcher = await peers.launcher()
             start = await agent.read()
-            assert (start.seq, start.order.start_ranks.job) == (2, 1)
+            assert (start.seq, start.orders.items[0].start_ranks.job) == (2, 1)
             await agent.send(report(1, 1, rank_started=control_pb2.RankStarted(rank=0, pid=7)))
             agent.stream.cancel()
             again = await peers.agent(incarnation=welcome.incarnation, received=1)
@@ -78,7 +78,7 @@ def test_an_agent_that_makes_no_sense_is_cut_off_and_told_why(frame: control_pb2
     async def story() -> str:
         async with serving() as peers:
             agent = await peers.agent()
-            await agent.read("order")
+            await agent.read("orders")
             await agent.send(frame)
             refused = (await agent.read("refused")).refused.text
             assert peers.service.core.agents == {}
@@ -107,7 +107,7 @@ def test_an_agent_that_takes_no_orders_is_cut_off(monkeypatch: pytest.MonkeyPatc
     async def story() -> str:
         async with serving() as peers:
             agent = await peers.agent()
-            await agent.read("order")
+            await agent.read("orders")
             launcher = await peers.launcher(command=[b"x" * 200_000])
             assert (await launcher.read("ended")).ended.code == 1
             return str((await agent.read("refused")).refused.text)
@@ -179,7 +179,7 @@ def test_every_call_wants_the_token(method: Any) -> None:
 def test_a_launcher_of_another_version_and_jobs_that_are_none_are_refused() -> None:
     async def story() -> list[str]:
         async with serving() as peers:
-            await (await peers.agent()).read("order")
+            await (await peers.agent()).read("orders")
             launchers = [
                 await peers.launcher(protocol=2, version="9.9"),
                 await peers.launcher(size=0),
@@ -197,7 +197,7 @@ def test_a_launcher_of_another_version_and_jobs_that_are_none_are_refused() -> N
 def test_limits_of_a_job_are_its_own() -> None:
     async def story() -> None:
         async with serving() as peers:
-            await (await peers.agent()).read("order")
+            await (await peers.agent()).read("orders")
             limits = control_pb2.JobLimits(stall_check_s=3, cache_capacity=5)
             await (await peers.launcher(limits=limits)).read()
             config = peers.service.core.config
@@ -210,16 +210,16 @@ def test_what_is_cancelled_ends_with_the_launcher_s_code() -> None:
     async def story() -> tuple[int, list[float]]:
         async with serving() as peers:
             agent = await peers.agent()
-            await agent.read("order")
+            await agent.read("orders")
             launcher = await peers.launcher()
             await launcher.read()
             stops = []
             for at_once in (False, True):
                 cancel = control_pb2.JobCancel(code=130, reason="Ctrl-C", at_once=at_once)
                 await launcher.send(Job(cancel=cancel))
-                while not (frame := await agent.read("order")).order.HasField("stop_ranks"):
+                while not (frame := await agent.read("orders")).orders.items[-1].HasField("stop_ranks"):
                     continue
-                stops.append(frame.order.stop_ranks.grace_s)
+                stops.append(frame.orders.items[0].stop_ranks.grace_s)
             for frame in (exited(1, 0, 143), exited(2, 1, 137)):
                 await agent.send(frame)
             output = await peers.output(1)
@@ -250,7 +250,7 @@ def test_output_of_a_broken_connection_comes_once() -> None:
     async def story() -> list[bytes]:
         async with serving() as peers:
             agent = await peers.agent()
-            await agent.read("order")
+            await agent.read("orders")
             launcher = await peers.launcher()
             await launcher.read()
             first = await peers.output(1)
@@ -279,7 +279,7 @@ def test_output_of_a_broken_connection_comes_once() -> None:
 def test_output_that_nobody_asked_for_is_not_wanted() -> None:
     async def story() -> list[bool]:
         async with serving() as peers:
-            await (await peers.agent()).read("order")
+            await (await peers.agent()).read("orders")
             strangers = [await peers.output(1)]
             await (await peers.launcher()).read()
             strangers += [await peers.output(2), await peers.output(1, "b"), await peers.output(1, instance="other")]
@@ -291,7 +291,7 @@ def test_output_that_nobody_asked_for_is_not_wanted() -> None:
 def test_agents_hear_of_streams_that_nobody_reads() -> None:
     async def story() -> list[int]:
         async with serving() as peers:
-            await (await peers.agent()).read("order")
+            await (await peers.agent()).read("orders")
             launcher = await peers.launcher()
             await launcher.read()
             output = await peers.output(1)
@@ -308,7 +308,7 @@ def test_the_end_of_a_job_does_not_wait_for_output_that_can_not_come(monkeypatch
     async def story() -> list[str]:
         async with serving() as peers:
             agent = await peers.agent()
-            await agent.read("order")
+            await agent.read("orders")
             launcher = await peers.launcher()
             updates = [await launcher.read()]
             for frame in (exited(1, 0), exited(2, 1)):
