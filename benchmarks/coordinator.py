@@ -1,8 +1,8 @@
 """Loads a coordinator: ``python -m benchmarks.coordinator --agents 1024 --tensors 300 --json out.json``.
 
 One real ``hvd-coordinator`` over loopback, all agents in this process (benchmarks/fleet.py), a job with one rank on each.  Both
-compete for the machine, so every time includes what the load costs.  ``loss`` is an agent that takes leave: one that falls silent is
-noticed after --peer-timeout, which is not counted.  A static job ends with it; its next epoch is the first one of the next job,
+compete for the machine, so every time includes what the load costs.  ``loss`` is an agent that takes leave: a silent one is
+noticed after the time-out, which is not counted.  A static job ends with it; its next epoch is the first one of the next job,
 submitted when the launcher has heard of the end.  With ``--model`` the decisions alone in virtual time, see benchmarks/model.py.
 """
 
@@ -31,7 +31,7 @@ from benchmarks.model import model_values
 from benchmarks.report import exit_code
 from benchmarks.targets import COORDINATOR, judge_all
 
-__all__ = ["main", "signatures"]
+__all__ = ["build_parser", "main", "signatures"]
 
 _LIMIT_S = 300.0  # for each step: a coordinator that needs more has failed
 _MORE = 5  # single tensors that are negotiated one after the other
@@ -190,7 +190,7 @@ def main() -> int:
     content: dict[str, object] = {"command": sys.argv, "machine": describe_machine()}
     verdicts = []
     if arguments.model:
-        content["model"] = model_values(arguments.agents, arguments.tensors)
+        content["model"] = model_values(arguments.agents)
     else:
         values = _measure(arguments)
         verdicts = judge_all(COORDINATOR, {"coordinator": values})

@@ -265,7 +265,8 @@ class Outbox:
 
 def by_agent(requests: Mapping[int, int], agent_of: Mapping[int, str]) -> dict[str, tuple[RankRequest, ...]]:
     """Requests (rank -> request) as the answers of a Cast, those of an agent by rank."""
-    found: dict[str, list[RankRequest]] = {}
+    found: dict[str, tuple[RankRequest, ...]] = {}
     for rank, request in sorted(requests.items()):
-        found.setdefault(agent_of[rank], []).append(RankRequest(rank, request))
-    return {agent: tuple(items) for agent, items in found.items()}
+        agent = agent_of[rank]
+        found[agent] = (*found.get(agent, ()), RankRequest(rank, request))
+    return found

@@ -136,11 +136,7 @@ class Coordinator:
         elif isinstance(body, ev.SetRemoveRequested):
             epoch.set_call(out, body.rank, SetCall(body.request, remove=body.id), now)
         elif isinstance(body, ev.Observation):
-            epoch.plans.used(body.plans_used)
-            self.tally.reported(body.rounds, len(epoch.places))
-            epoch.stalls.observe(agent, body.rounds, body.ranks, body.blocked_on)
-            epoch.look_at_waits(out, now)
-            epoch.look_for_cycle(out, agent, now)
+            epoch.observe(agent, body)
         elif isinstance(body, ev.PeerLost):
             self._peer_lost(out, epoch, agent, body)
 

@@ -24,6 +24,7 @@ from horovod.coordinator.core.commands import (
     by_agent,
 )
 from horovod.coordinator.core.config import Config
+from horovod.coordinator.core.events import Observation
 from horovod.coordinator.core.negotiation import Negotiation, not_while_joined
 from horovod.coordinator.core.plans import Plans
 from horovod.coordinator.core.process_sets import ProcessSets, SetCall
@@ -171,10 +172,9 @@ class Epoch:
             return
         self._tell_of_join(out, rank)
         self.joined[rank] = request
-        joined = frozenset(self.joined)
-        self.plans.hold_for_join(out, joined)
-        self.negotiation.joined_changed(out, joined, now)
-        if len(joined) == len(self.places):
+        self.plans.hold_for_join(out, rank, self.sets.lookup)
+        self.negotiation.joined_changed(out, self.joined.keys(), now)
+        if len(self.joined) == len(self.places):
             self.quiet, self.zeros_stopped = set(), False
             self.to_all(out, AllJoined())
 
@@ -276,11 +276,26 @@ class Epoch:
 
     # ---- waits -------------------------------------------------------------------------------------------------
 
+    def observe(self, agent: str, seen: Observation) -> None:
+        """What waits on an agent; looked at with the next tick, as a thousand agents may say the same at once."""
+        self.plans.used(seen.plans_used)
+        self.tally.reported(seen.rounds, len(self.places))
+        self.stalls.observe(agent, seen.rounds, seen.ranks, seen.blocked_on)
+
     def look_at_waits(self, out: Outbox, now: float) -> None:
-        """After an observation or a tick: warn, report cycles, give up at the limits."""
+        """With every tick: warn, give up at the limits, report cycles.  Costs little while nothing waits for long."""
         if self.ended is not None:
             return
-        waits = self.waits(now)
+        limits = [limit for limit in (self.config.stall_check_s, self.config.stall_shutdown_s) if limit > 0]
+        is_late = bool(limits) and max(self.wait_ages(now), default=0.0) >= min(limits)
+        if not is_late:
+            self.stalls.warned.clear()
+        if is_late or self.stalls.is_search_due:
+            waits = self.waits(now)
+            self._look_at_limits(out, waits, now)
+            self._look_for_cycle(out, waits, now)
+
+    def _look_at_limits(self, out: Outbox, waits: list[Wait], now: float) -> None:
         if self.config.stall_check_s > 0:
             for text in self.stalls.due(waits, self.config.stall_check_s, now):
                 self.tally.stall_warnings += 1
@@ -301,11 +316,10 @@ class Epoch:
     def _book(self) -> Book:
         return Book(self.plans, self.negotiation, self.sets, self.joined)
 
-    def look_for_cycle(self, out: Outbox, agent: str, now: float) -> None:
-        """After an observation of an agent: ranks that wait for each other."""
-        if self.ended is not None:
+    def _look_for_cycle(self, out: Outbox, waits: list[Wait], now: float) -> None:
+        if self.ended is not None or not self.stalls.is_search_due:
             return
-        cycle = self.stalls.find_cycle(self.waits(now), self._book(), agent, now)
+        cycle = self.stalls.find_cycle(waits, self._book(), now)
         if cycle is None:
             return
         if cycle.reported_at is None:

@@ -149,7 +149,7 @@ class Negotiation:
         # A rank that joins has no call left that could be meant by an old refusal.
         for key, tombstones in list(self.tombstones.items()):
             for tombstone in tombstones:
-                tombstone.owed -= joined
+                tombstone.owed.difference_update(joined)
             self._sweep(key)
 
     def _sweep(self, key: tuple[int, str]) -> None:

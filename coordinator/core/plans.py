@@ -9,7 +9,7 @@ coordinator either: they carry its incarnation.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
@@ -136,11 +136,13 @@ class Plans:
         elif plan.state is PlanState.RETIRING and plan.final_limit() < plan.limit:
             self._retire(out, plan, PlanCause.LOWER_LIMIT)
 
-    def hold_for_join(self, out: Outbox, joined: frozenset[int]) -> None:
-        """Plans that a joined rank belongs to and can't take part in with zeros."""
+    def hold_for_join(self, out: Outbox, rank: int, sets: Mapping[int, Container[int]]) -> None:
+        """Plans that a rank belongs to and can't take part in with zeros, now that it has joined; ``sets`` by id."""
         for plan in list(self.table.values()):
-            if plan.signature.kind is not Kind.ALLREDUCE and joined.intersection(plan.members):
-                plan.joined |= joined.intersection(plan.members)
+            if plan.signature.kind is Kind.ALLREDUCE:
+                continue
+            if rank in sets.get(plan.signature.process_set, plan.members):
+                plan.joined |= {rank}
                 if plan.state is PlanState.LIVE:
                     self._hold(out, plan)
 

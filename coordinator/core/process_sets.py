@@ -94,13 +94,13 @@ class ProcessSets:
         """Ranks that have not made this call."""
         return tuple(rank for rank in self.sets[0] if rank not in calls.made)
 
-    def awaited(self, rank: int, request: int) -> tuple[int, ...]:
-        """Ranks that this call of a rank waits for."""
-        for calls in self.calls.values():
+    def number(self, rank: int, request: int) -> int | None:
+        """Which call of all ranks a rank has made with this request, None when it is over."""
+        for number, calls in self.calls.items():
             made = calls.made.get(rank)
             if made is not None and made.request == request:
-                return self.missing(calls)
-        return ()
+                return number
+        return None
 
     def check_invariants(self) -> None:
         """Raises AssertionError when the book is wrong."""
