@@ -82,7 +82,9 @@ class Model:
     def negotiate(self, name: str, request: int) -> Step:
         """Every rank announces one tensor."""
         signature = Signature(Kind.ALLREDUCE, name, shapes=((256, 7),))
-        return self.play("a tensor is negotiated", self.of_all(lambda r: _announces(Announcement(r, request, signature))))
+        return self.play(
+            "a tensor is negotiated", self.of_all(lambda r: _announces(Announcement(r, request, signature)))
+        )
 
     def wait_for_last(self, plan: int) -> Step:
         """All but the last rank wait for it, and say so."""
@@ -150,4 +152,7 @@ def model_values(agents: int, parts: tuple[int, ...] = (10, 1)) -> dict[str, obj
         growth[after.name] = {name: (b / many) / (a / few) for name, (a, b) in pairs.items() if a}
         cells = "  ".join(f"{name} x{factor:.2f}" for name, factor in growth[after.name].items())
         print(f"{after.name:32}{after.orders:9} orders {after.order_bytes:12} bytes {after.cpu_s:9.4f} s   {cells}")
-    return {"agents": {str(count): [asdict(step) for step in steps] for count, steps in tables.items()}, "growth": growth}
+    return {
+        "agents": {str(count): [asdict(step) for step in steps] for count, steps in tables.items()},
+        "growth": growth,
+    }

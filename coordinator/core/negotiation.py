@@ -61,9 +61,7 @@ class Negotiation:
     entries: dict[tuple[int, str], Entry] = field(default_factory=dict)
     tombstones: dict[tuple[int, str], list[Tombstone]] = field(default_factory=dict)
 
-    def announce(
-        self, out: Outbox, item: Announcement, members: tuple[int, ...], joined: Set[int], now: float
-    ) -> None:
+    def announce(self, out: Outbox, item: Announcement, members: tuple[int, ...], joined: Set[int], now: float) -> None:
         """A valid announcement of a member."""
         if item.contested_plan:
             self.plans.contest(out, item.contested_plan, item.contested_round)

@@ -94,7 +94,9 @@ class Plans:
     table: OrderedDict[int, Plan] = field(default_factory=OrderedDict)
     made: int = 0
     live: int = 0
-    agents_of: dict[int, tuple[tuple[int, ...], tuple[str, ...]]] = field(default_factory=dict)  # by set: members, agents
+    agents_of: dict[int, tuple[tuple[int, ...], tuple[str, ...]]] = field(
+        default_factory=dict
+    )  # by set: members, agents
 
     def make(
         self, out: Outbox, signature: Signature, members: tuple[int, ...], requests: dict[int, int], now: float

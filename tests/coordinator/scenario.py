@@ -51,7 +51,9 @@ class Player:
         commands = self.core.handle(happened, self.now)
         self.core.check_invariants()
         assert all(command.cause == self.core.handled for command in commands)
-        return [line for command in commands for line in show(command)] + ["(dropped as stale)"] * (self.core.stale - stale)
+        return [line for command in commands for line in show(command)] + ["(dropped as stale)"] * (
+            self.core.stale - stale
+        )
 
     def _agents(self) -> dict[int, str]:
         return {place.rank: place.agent for place in self.core.job.places} if self.core.job else {}
