@@ -154,6 +154,13 @@ class JobFinished:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class MeasureRoundTrips:
+    """Say how far these are; the daemon's task, whatever the core is doing."""
+
+    peers: tuple[Host, ...]
+
+
 ORDER_BODIES: tuple[type, ...] = (
     Registered,
     StartRanks,
@@ -172,4 +179,5 @@ ORDER_BODIES: tuple[type, ...] = (
     EndEpoch,
     Warn,
     JobFinished,
+    MeasureRoundTrips,
 )

@@ -19,6 +19,7 @@ from horovod.coordinator.core.commands import (
     Host,
     JobEnded,
     JobFinished,
+    MeasureRoundTrips,
     Outbox,
     RankRejected,
     Registered,
@@ -28,10 +29,11 @@ from horovod.coordinator.core.commands import (
     Warn,
 )
 from horovod.coordinator.core.config import Config
+from horovod.coordinator.core.distances import Distances
 from horovod.coordinator.core.epoch import Epoch
 from horovod.coordinator.core.job import Failure, Job, RankCause, RankPhase, RankRecord, leave_text, place_ranks
 from horovod.coordinator.core.process_sets import SetCall, fault
-from horovod.coordinator.core.ring import Ring, order_ring
+from horovod.coordinator.core.ring import Ring, by_labels, order_ring
 from horovod.coordinator.core.tally import Tally
 from horovod.coordinator.core.values import Error, ErrorKind, ProcessSet
 
@@ -58,6 +60,7 @@ class Coordinator:
     epoch: Epoch | None = None
     epochs: int = 0
     ring: Ring | None = None
+    distances: Distances = field(default_factory=Distances)
     jobs: int = 0
     stale: int = 0
     handled: int = 0
@@ -70,7 +73,7 @@ class Coordinator:
         if isinstance(event, ev.Report):
             self._report(out, event, now)
         elif isinstance(event, ev.JobSubmitted):
-            self._submit(out, event)
+            self._submit(out, event, now)
         elif isinstance(event, ev.JobCancelled):
             self._cancel(out, event)
         elif isinstance(event, ev.AgentLost):
@@ -94,7 +97,10 @@ class Coordinator:
         body = event.body
         if isinstance(body, ev.Register):
             self.agents[body.agent] = Agent(body.host, body.slots, body.labels, body.addresses)
+            self.distances.forget(body.agent)
             out.send(body.agent, Registered(self.incarnation))
+        elif isinstance(body, ev.RoundTrips):
+            self.distances.learn(event.agent, body.items, self.agents)
         elif isinstance(body, (ev.RankHello, ev.RankStarted, ev.RankExited, ev.RankLeft)):
             self._rank_report(out, body, now)
         elif self.epoch is None or event.epoch != self.epoch.number:
@@ -186,7 +192,8 @@ class Coordinator:
         out.epoch = epoch.number
         for record in job.ranks:
             record.move(RankCause.EPOCH_START)
-        self.ring = order_ring({name: self._in_ring(name) for name in epoch.agents})
+        agents = {name: self._in_ring(name) for name in epoch.agents}
+        self.ring = order_ring(agents, self.distances, self.config.deterministic)
         start = EpochStart(job.places, tuple(sets), self.ring.hosts, self._epoch_key(epoch.number))
         out.cast(epoch.agents, start)
 
@@ -284,7 +291,7 @@ class Coordinator:
             out.commands.append(JobEnded(code, text, *details, cause=out.cause))
         self.job = self.epoch = None
 
-    def _submit(self, out: Outbox, event: ev.JobSubmitted) -> None:
+    def _submit(self, out: Outbox, event: ev.JobSubmitted, now: float) -> None:
         if self.job is not None:
             self.tally.job_ends["refused"] += 1
             text = f"A job of {self.job.size} ranks runs already: {' '.join(self.job.command)}. Wait for its end."
@@ -302,6 +309,14 @@ class Coordinator:
         for name, ranks in self.job.agents.items():
             mine = tuple(placed[rank] for rank in ranks)
             out.send(name, StartRanks(event.command, event.environment, event.directory, event.size, mine, self.jobs))
+        if not self.config.deterministic:
+            self._measure(out, self.job, now)
+
+    def _measure(self, out: Outbox, job: Job, now: float) -> None:
+        """While the ranks start: the ring is made of what is known when the last one is there."""
+        labels = {name: self.agents[name].labels for name in job.agents if self.agents[name].addresses}
+        for name, others in self.distances.wanted(by_labels(labels), now).items():
+            out.send(name, MeasureRoundTrips(tuple(self._in_ring(other)[0] for other in others)))
 
     def _cancel(self, out: Outbox, event: ev.JobCancelled) -> None:
         if self.job is None:
@@ -315,6 +330,7 @@ class Coordinator:
     def _agent_lost(self, out: Outbox, event: ev.AgentLost, now: float) -> None:
         agent = self.agents.pop(event.agent, None)
         job = self.job
+        self.distances.forget(event.agent)
         self.tally.agents_lost += agent is not None
         if agent is None or job is None:
             return
@@ -355,6 +371,7 @@ class Coordinator:
 
     def check_invariants(self) -> None:
         """Raises AssertionError when the book is wrong."""
+        self.distances.check_invariants()
         if self.job is not None:
             self.job.check_invariants()
         if self.epoch is not None:
