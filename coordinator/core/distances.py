@@ -66,8 +66,8 @@ class Distances:
         common = mine.keys() & theirs.keys()
         if not common:
             return None
-        least = max(abs(mine[mark] - theirs[mark]) for mark in common)
         most = min(mine[mark] + theirs[mark] for mark in common)
+        least = min(most, max(abs(mine[mark] - theirs[mark]) for mark in common))
         return (least + max(least, most / 2)) / 2  # whoever sees all landmarks alike is probably near
 
     def check_invariants(self) -> None:
