@@ -15,7 +15,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -87,7 +87,7 @@ class _Run:
         try:
             await self._timed("sessions_up_s", self._fleet.connect())
             await self._timed("epoch_known_s", self._begin(launch))
-            await self._timed("model_negotiated_s", self._negotiate(signatures(self._arguments.tensors)))
+            await self._negotiate(signatures(self._arguments.tensors), "model_negotiated_s")
             await self._one_more()
             await self._idle()
             await self._lose(launch)
@@ -96,11 +96,13 @@ class _Run:
             await launch.close()
             await self._fleet.close()
 
-    async def _timed(self, name: str, step: object) -> None:
+    async def _timed(self, name: str, step: Awaitable[None]) -> float:
         start, cpu_s = time.monotonic(), self._cpu_s()
-        await asyncio.wait_for(step, _LIMIT_S)  # type: ignore[arg-type]
-        self._note(name, time.monotonic() - start)
-        self.values[name.replace("_s", "_cpu_s")] = self._cpu_s() - cpu_s
+        await asyncio.wait_for(step, _LIMIT_S)
+        took_s = time.monotonic() - start
+        self._note(name, took_s)
+        self._note(f"{name.removesuffix('_s')}_cpu_s", self._cpu_s() - cpu_s)
+        return took_s
 
     def _note(self, name: str, value: float) -> None:
         self.values[name] = value
@@ -115,17 +117,18 @@ class _Run:
         await launch.submit()
         await known
 
-    async def _negotiate(self, items: list[control_pb2.Announcement]) -> None:
-        known = self._fleet.seen_by_all("plan_made", len(items))
-        self._fleet.announce(items, self._arguments.per_frame)
-        await known
+    async def _negotiate(self, items: list[control_pb2.Announcement], name: str) -> float:
+        made = self._fleet.announcements(items, self._arguments.per_frame)
+
+        async def announce() -> None:
+            known = self._fleet.seen_by_all("plan_made", len(items))
+            self._fleet.announce(made)
+            await known
+
+        return await self._timed(name, announce())
 
     async def _one_more(self) -> None:
-        times = []
-        for number in range(_MORE):
-            start = time.monotonic()
-            await asyncio.wait_for(self._negotiate(signatures(1, f"more{number}")), _LIMIT_S)
-            times.append(time.monotonic() - start)
+        times = [await self._negotiate(signatures(1, f"more{n}"), f"more_{n}_s") for n in range(_MORE)]
         self._note("one_more_tensor_s", median(times))
         self._note("one_more_tensor_worst_s", max(times))
 
@@ -138,7 +141,7 @@ class _Run:
     async def _lose(self, launch: Launch) -> None:
         lost = self._fleet.agents[-1]
         lost.leave()
-        start = time.monotonic()
+        start, cpu_s = time.monotonic(), self._cpu_s()
         ended, finished = self._fleet.seen_by_all("end_epoch"), self._fleet.seen_by_all("job_finished")
         await asyncio.wait_for(ended, _LIMIT_S)
         self._note("loss_to_epoch_end_s", time.monotonic() - start)
@@ -150,6 +153,7 @@ class _Run:
         try:
             await asyncio.wait_for(self._begin(following), _LIMIT_S)
             self._note("loss_to_next_epoch_s", time.monotonic() - start)
+            self._note("loss_to_next_epoch_cpu_s", self._cpu_s() - cpu_s)
         finally:
             await following.close()
 

@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import grpc
 from horovod.agent.core.session import PROTOCOL
@@ -20,10 +20,49 @@ from horovod.proto.pump import Pump
 from horovod.proto.security import Address, Security
 from horovod.proto.services import OUTPUT, RUN, SESSION, open_channel, open_stream
 
-__all__ = ["Fleet", "FleetAgent", "Launch"]
+__all__ = ["Announced", "Fleet", "FleetAgent", "Launch"]
 
 _Frame = control_pb2.AgentFrame
 _OPENING_AT_ONCE = 64
+_LARGE_BYTES = 1 << 15
+_NUMBERS = (0x08, 0x10)  # tags of seq and ack, which come first
+Announced = list[tuple["FleetAgent", control_pb2.Announcements]]
+
+
+@dataclass(slots=True)
+class _Large:
+    """A frame whose orders others have got too."""
+
+    seq: int
+    ack: int
+    orders: control_pb2.Orders
+
+
+class _Frames:
+    """Reads frames.  Orders that all agents get in the same bytes are read once: many hosts would do that each for itself."""
+
+    _read: ClassVar[dict[bytes, control_pb2.CoordinatorFrame]] = {}
+
+    @staticmethod
+    def FromString(data: bytes) -> control_pb2.CoordinatorFrame | _Large:
+        """As of a message."""
+        if len(data) < _LARGE_BYTES:
+            return control_pb2.CoordinatorFrame.FromString(data)
+        at = 0
+        while data[at] in _NUMBERS:
+            at += 1
+            while data[at] & 0x80:
+                at += 1
+            at += 1
+        numbers, rest = control_pb2.CoordinatorFrame.FromString(data[:at]), data[at:]
+        frame = _Frames._read.get(rest)
+        if frame is None:
+            _Frames._read.clear()
+            frame = _Frames._read[rest] = control_pb2.CoordinatorFrame.FromString(rest)
+        return _Large(numbers.seq, numbers.ack, frame.orders)
+
+
+_SESSION = replace(SESSION, reply=_Frames)  # type: ignore[arg-type]
 
 
 @dataclass(eq=False)
@@ -43,7 +82,7 @@ class FleetAgent:
 
     async def connect(self) -> None:
         """Has a session when this returns."""
-        call = open_stream(self.channel, SESSION, Security())
+        call = open_stream(self.channel, _SESSION, Security())
         register = control_pb2.Register(agent=self.name, host=f"host-{self.name}", slots=1)
         hello = control_pb2.SessionHello(
             protocol=PROTOCOL, version="benchmark", register=register, instance=f"i-{self.name}"
@@ -161,14 +200,21 @@ class Fleet:
                     self._waits.remove(wait)
                     wait.done.set_result(None)
 
-    def announce(self, signatures: Sequence[control_pb2.Announcement], per_frame: int) -> None:
-        """Every rank announces these; each agent in frames of that many."""
+    def announcements(self, signatures: Sequence[control_pb2.Announcement], per_frame: int) -> Announced:
+        """What every rank has to say to announce these, in frames of that many; made beforehand, as making it is no load."""
+        made: Announced = []
         for agent in self.here:
             for start in range(0, len(signatures), per_frame):
                 message = control_pb2.Announcements(items=signatures[start : start + per_frame])
                 for item in message.items:
                     item.rank = agent.rank
-                agent.report(agent.epoch, announcements=message)
+                made.append((agent, message))
+        return made
+
+    def announce(self, made: Announced) -> None:
+        """Every agent sends its own."""
+        for agent, message in made:
+            agent.report(agent.epoch, announcements=message)
 
     async def close(self) -> None:
         """Ends all calls and connections."""

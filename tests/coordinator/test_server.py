@@ -357,3 +357,38 @@ def test_jobs_of_the_core_go_through_the_service() -> None:
             return str(peers.service.submit(JobSubmitted(1, ("x",))))
 
     assert "1 ranks were asked for, there are 0 slots" in run(story)
+
+
+# ---- large models
+
+
+def test_a_model_of_8192_tensors_is_negotiated_in_one_frame() -> None:
+    """The frame is larger than the 4 MB that gRPC allows by itself; the answers come in frames of a bounded size."""
+    count, long = 8192, "layer." * 100
+
+    async def story() -> tuple[int, list[int]]:
+        async with serving() as peers:
+            agent = await peers.agent(slots=1)
+            await agent.read("orders")
+            launcher = await peers.launcher(size=1)
+            await agent.read("orders")
+            await agent.send(report(1, 2, rank_hello=control_pb2.RankHello(rank=0, generation=1)))
+            await agent.read("orders")
+            signatures = (worker_pb2.Signature(name=f"{long}{n}", dtype=7) for n in range(count))
+            items = [control_pb2.Announcement(request=n, signature=s) for n, s in enumerate(signatures, 1)]
+            frame = report(2, 3, epoch=1, announcements=control_pb2.Announcements(items=items))
+            await agent.send(frame)
+            plans: list[int] = []
+            sizes = []
+            while len(plans) < count:
+                answer = await agent.read("orders")
+                sizes.append(answer.ByteSize())
+                plans += [order.plan_made.requests[0].request for order in answer.orders.items]
+            assert plans == list(range(1, count + 1))
+            launcher.stream.cancel()
+            return frame.ByteSize(), sizes
+
+    sent_bytes, sizes = run(story)
+    assert sent_bytes > 4 << 20
+    assert max(sizes) <= (1 << 20) + 64
+    assert len(sizes) < 10
