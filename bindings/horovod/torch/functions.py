@@ -13,6 +13,7 @@ import torch
 from horovod.common.exceptions import UsageError
 from horovod.common.objects import allgather_pickled, broadcast_pickled
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.torch.dtypes import can_be_sent
 from horovod.torch.gather_ops import broadcast_async_
 from horovod.torch.pending import handles, require_client, synchronize
 
@@ -108,7 +109,7 @@ def _describe(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def _is_sent(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.dtype.is_complex
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided and can_be_sent(value.dtype)
 
 
 def _adopt(optimizer: torch.optim.Optimizer, description: dict[str, Any]) -> None:
