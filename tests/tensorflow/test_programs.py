@@ -25,7 +25,7 @@ def _save_data(path: Path) -> None:
     rng = np.random.default_rng(1)
     centers = rng.normal(size=(10, 784))
     labels = rng.integers(0, 10, 800)
-    points = (centers[labels] + rng.normal(size=(800, 784)) * 6).astype("float32")
+    points = (centers[labels] + rng.normal(size=(800, 784)) * 3).astype("float32")
     hot = np.eye(10, dtype="float32")[labels]
     np.savez(path, x=points[:600], y=hot[:600], x_test=points[600:], y_test=hot[600:])
 
