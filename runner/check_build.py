@@ -32,11 +32,17 @@ def _framework(title: str, package: str, binding: str) -> str:
         return _line(False, title, f"{binding} is not part of this release")
     if not _exists(package):
         return _line(False, title, f"{package} is not installed")
-    try:
-        version = importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        version = "unknown version"
-    return _line(True, title, version)
+    return _line(True, title, _version(package))
+
+
+def _version(package: str) -> str:
+    """The version of the distribution that brings the package, which may have another name (tensorflow-cpu)."""
+    for name in (package, *importlib.metadata.packages_distributions().get(package, ())):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "unknown version"
 
 
 def _engine() -> str:

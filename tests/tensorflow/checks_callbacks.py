@@ -13,6 +13,7 @@ import horovod.tensorflow.keras as hvd
 import keras
 import numpy as np
 import pytest
+from horovod.common.exceptions import HorovodInternalError
 
 from tests.tensorflow.checks_keras import assert_everywhere_the_same, data, mine, model, weights
 
@@ -105,6 +106,27 @@ def check_metrics_are_averaged_for_all_who_read_them() -> None:
         written = [float(row["number"]) for row in csv.DictReader(path.open())]
     assert written == seen == history.history["number"] == [0.5, 0.5]
     assert_everywhere_the_same(history.history["loss"])
+
+
+def check_metrics_of_one_rank_are_told() -> None:
+    callback = hvd.callbacks.MetricAverageCallback()
+    logs = {"loss": 1.0} if hvd.rank() else {"loss": 1.0, "val_loss": 2.0}
+    with pytest.raises(
+        HorovodInternalError, match=r"rank 0 has the metrics \['loss', 'val_loss'\], rank 1 has \['loss'\]"
+    ):
+        callback.on_epoch_end(0, logs)
+
+
+def check_unequal_numbers_of_batches_are_told() -> None:
+    """Row P38: both counts, before the first step."""
+    net = model()
+    net.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss="mse")
+    x, y = data(rows=5 + hvd.rank())
+    callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    with pytest.raises(HorovodInternalError, match=r"rank 0 has 5, rank 1 has 6.*steps_per_epoch=5"):
+        net.fit(x, y, batch_size=1, epochs=3, verbose=0, callbacks=[callback])
+    net.fit(x, y, batch_size=1, epochs=3, steps_per_epoch=5, verbose=0, callbacks=[callback])
+    assert_everywhere_the_same(*weights(net))
 
 
 def check_warm_up() -> None:

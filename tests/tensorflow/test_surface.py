@@ -163,6 +163,26 @@ def test_before_init() -> None:
         tf.function(lambda: hvd.size_op())()
 
 
+def test_helpers_that_other_packages_import() -> None:
+    variables = [tf.Variable(1.0), [tf.Variable(2.0)]]
+    references = hvd.util.vars_to_refs(variables)
+    assert hash(references)
+    back = hvd.util.refs_to_vars(references)
+    assert back[0] is variables[0]
+    assert back[1][0] is variables[1][0]
+    assert hvd._executing_eagerly()
+    assert not tf.function(lambda: tf.constant(hvd._executing_eagerly()))()
+    assert hvd._IS_TF2
+
+
+def test_check_build_knows_the_frameworks() -> None:
+    from horovod.runner.check_build import report_lines
+
+    text = "\n".join(report_lines())
+    assert f"[X] TensorFlow: {tf.__version__}" in text
+    assert f"[X] Keras: {tf.keras.__version__}" in text
+
+
 def run_python(source: str, **environment: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", source], capture_output=True, text=True, check=True, timeout=100,

@@ -17,9 +17,9 @@ from horovod._keras.backends import backend_name
 from horovod._keras.optimizer import is_same_variable
 from horovod._keras.values import broadcast_state
 from horovod.common.array_signatures import require_client
-from horovod.common.arrays import reduce_arrays
-from horovod.common.exceptions import UsageError
-from horovod.common.types import ReduceOp
+from horovod.common.exceptions import MismatchError, UsageError
+from horovod.common.objects import allgather_pickled
+from horovod.common.process_sets import global_process_set
 
 __all__ = [
     "BestModelCheckpoint",
@@ -53,6 +53,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Broadcasts, where everything is there to be broadcast."""
+        _check_steps((self.params or {}).get("steps"))
         optimizer = self.model.optimizer
         if not self.model.built:
             return
@@ -74,6 +75,18 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
             broadcast_state(_numbers(self.model.optimizer.variables), self.root_rank, "optimizer")
 
 
+def _check_steps(steps: int | None) -> None:
+    """Ranks that make more steps than others would wait for them at the end, or average steps of two epochs."""
+    counts = allgather_pickled(require_client(), steps, "steps", global_process_set)
+    known = {rank: count for rank, count in enumerate(counts) if count is not None}
+    if len(set(known.values())) > 1:
+        told = ", ".join(f"rank {rank} has {count}" for rank, count in known.items())
+        raise MismatchError(
+            f"Ranks have different numbers of batches in an epoch ({told}), and each step needs all of them. Give all "
+            f"ranks equally many samples, or fit(steps_per_epoch={min(known.values())})."
+        )
+
+
 def _numbers(variables: Iterable[Any]) -> list[Any]:
     return [variable for variable in variables if "string" not in str(variable.dtype)]
 
@@ -92,14 +105,18 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
         """Replaces the numbers in ``logs`` by their averages."""
         if not logs:
             return
-        names = sorted(name for name, value in logs.items() if np.ndim(value) == 0)
-        values = [np.asarray(logs[name], np.float64).reshape(1) for name in names]
-        if not names or require_client().size == 1:
+        client = require_client()
+        if client.size == 1:
             return
-        averaged = reduce_arrays(
-            [np.concatenate(values)], "metrics." + ".".join(names), int(ReduceOp.AVERAGE), (1.0, 1.0), 0
-        )
-        logs.update({name: float(value) for name, value in zip(names, averaged[0], strict=True)})
+        mine = {name: float(value) for name, value in logs.items() if np.ndim(value) == 0}
+        everybody = allgather_pickled(client, mine, "metrics", global_process_set)
+        for rank, theirs in enumerate(everybody):
+            if sorted(theirs) != sorted(everybody[0]):
+                raise MismatchError(
+                    f"MetricAverageCallback: rank 0 has the metrics {sorted(everybody[0])}, rank {rank} has "
+                    f"{sorted(theirs)}. Compile and validate alike on all ranks, or leave this callback out."
+                )
+        logs.update({name: sum(theirs[name] for theirs in everybody) / client.size for name in mine})
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[misc]

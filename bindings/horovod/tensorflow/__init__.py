@@ -14,7 +14,7 @@ except ModuleNotFoundError as error:
 from typing import TYPE_CHECKING
 
 from horovod.common.missing import missing_attribute
-from horovod.tensorflow import mpi_ops
+from horovod.tensorflow import mpi_ops, util
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.functions import (
     allgather_object,
@@ -147,8 +147,10 @@ __all__ = [
     "split_list",
     "start_timeline",
     "stop_timeline",
+    "util",
 ]
 
+_executing_eagerly = util._executing_eagerly
 _IS_TF2 = not _tensorflow.__version__.startswith("1.")
 
 

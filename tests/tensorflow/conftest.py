@@ -1,0 +1,7 @@
+"""The sites of tests/hosts: agents on several loopback hosts."""
+
+from __future__ import annotations
+
+from tests.hosts.conftest import site
+
+__all__ = ["site"]
