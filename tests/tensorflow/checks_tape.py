@@ -176,3 +176,37 @@ def check_memory_of_a_loop() -> None:
         kinds.add(type(tape))
         tape.gradient(loss, [w])
     assert len(kinds) == 1
+
+
+def check_synchronized_normalization() -> None:
+    """Row S49: batches of 2 and 6, three layers behind each other, eagerly and in graphs."""
+    rng = np.random.default_rng(3)
+    for shape, options in [((8, 4), {}), ((8, 3, 5, 4), {}), ((8, 4, 3), {"axis": 1})]:
+        whole = (rng.normal(size=shape) * 5 + 100).astype("float32")
+        weight = rng.normal(size=shape).astype("float32")
+        part = slice(0, 2) if hvd.rank() == 0 else slice(2, 8)
+        plain = [tf.keras.layers.BatchNormalization(**options) for _ in range(3)]
+        ours = [hvd.SyncBatchNormalization(**options) for _ in range(3)]
+        expected = _normalized(plain, tf.constant(whole), tf.constant(weight))
+        for wrap in (lambda f: f, tf.function):
+            layers = ours if wrap is not tf.function else [hvd.SyncBatchNormalization(**options) for _ in range(3)]
+            for layer in layers:
+                layer.build((None, *shape[1:]))
+            got = wrap(_normalized)(layers, tf.constant(whole[part]), tf.constant(weight[part]))
+            np.testing.assert_allclose(got[0].numpy(), expected[0].numpy()[part], atol=2e-5)
+            np.testing.assert_allclose(got[1].numpy(), expected[1].numpy()[part], atol=2e-5)
+            for mine, theirs in zip(layers, plain, strict=True):
+                np.testing.assert_allclose(mine.moving_mean.numpy(), theirs.moving_mean.numpy(), rtol=1e-5)
+                np.testing.assert_allclose(mine.moving_variance.numpy(), theirs.moving_variance.numpy(), rtol=1e-4)
+        assert np.array_equal(ours[0](whole).numpy(), ours[0](whole, training=False).numpy())
+
+
+def _normalized(layers: Any, x: Any, weight: Any) -> Any:
+    """The output of the layers behind each other, and the gradient of a weighted sum of it."""
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = x
+        for layer in layers:
+            y = layer(y, training=True) + 0.1 * y
+        loss = tf.reduce_sum(y * weight)
+    return y, tape.gradient(loss, x)

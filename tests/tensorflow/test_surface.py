@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
@@ -121,7 +122,7 @@ def test_names() -> None:
     assert issubclass(hvd.Compression.fp16, compression.Compressor)
 
 
-@pytest.mark.parametrize("name", ["SyncBatchNormalization", "elastic"])
+@pytest.mark.parametrize("name", ["elastic"])
 def test_what_is_not_there_yet_says_so(name: str) -> None:
     with pytest.raises(AttributeError, match=rf"has no attribute '{name}': .* not supported yet .* docs/roadmap\.md"):
         getattr(hvd, name)
@@ -161,6 +162,18 @@ def test_before_init() -> None:
     assert int(hvd.process_set_included_op()) == -1
     with pytest.raises(tf.errors.FailedPreconditionError, match="not been initialized"):
         tf.function(lambda: hvd.size_op())()
+
+
+def test_synchronized_normalization_alone() -> None:
+    x = np.random.default_rng(1).normal(size=(4, 3)).astype("float32")
+    plain, ours = tf.keras.layers.BatchNormalization(), hvd.SyncBatchNormalization()
+    np.testing.assert_allclose(ours(x, training=True), plain(x, training=True), atol=1e-6)
+    assert ours.name.startswith("sync_batch_normalization")
+    for fused in (True, None):
+        with pytest.raises(ValueError, match="fused"):
+            hvd.SyncBatchNormalization(fused=fused)
+    copy = type(ours).from_config(ours.get_config())
+    assert isinstance(copy, hvd.SyncBatchNormalization)
 
 
 def test_helpers_that_other_packages_import() -> None:

@@ -82,8 +82,8 @@ def _check_steps(steps: int | None) -> None:
     if len(set(known.values())) > 1:
         told = ", ".join(f"rank {rank} has {count}" for rank, count in known.items())
         raise MismatchError(
-            f"Ranks have different numbers of batches in an epoch ({told}), and each step needs all of them. Give all "
-            f"ranks equally many samples, or fit(steps_per_epoch={min(known.values())})."
+            f"Ranks have different numbers of batches in an epoch ({told}), and each step needs all of them. Cut the "
+            f"data of all ranks to {min(known.values())} batches."
         )
 
 

@@ -28,7 +28,6 @@ _MODULES = {
 _ATTRIBUTES = {
     "horovod.torch.elastic.TorchState": "elastic training is not supported yet",
     "horovod.torch.elastic.run": "elastic training is not supported yet",
-    "horovod.tensorflow.SyncBatchNormalization": "synchronized batch normalization is not supported yet",
     "horovod.tensorflow.elastic": "elastic training is not supported yet",
     "horovod.keras.elastic": "elastic training is not supported yet",
 }

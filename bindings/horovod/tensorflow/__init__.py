@@ -11,6 +11,7 @@ except ModuleNotFoundError as error:
         name="tensorflow",
     ) from error
 
+import importlib
 from typing import TYPE_CHECKING
 
 from horovod.common.missing import missing_attribute
@@ -96,6 +97,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNormalization",
     "add_process_set",
     "allgather",
     "allgather_object",
@@ -157,4 +159,6 @@ _IS_TF2 = not _tensorflow.__version__.startswith("1.")
 if not TYPE_CHECKING:  # checkers find what is missing themselves
 
     def __getattr__(name: str) -> object:
+        if name == "SyncBatchNormalization":  # needs Keras, which is loaded when it is first asked for
+            return importlib.import_module("horovod.tensorflow.sync_batch_norm").SyncBatchNormalization
         raise missing_attribute(__name__, name)
