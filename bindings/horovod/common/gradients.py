@@ -49,7 +49,7 @@ def reduces(settings: GradientSettings) -> bool:
 
 def plain_name(name: str) -> str:
     """A variable's path without what Keras appends to tell layers of one process apart."""
-    return re.sub(r"_\d+(?=/|:|$)", "", name)
+    return re.sub(r"_\d+(?=[/:_]|$)", "", name)
 
 
 def agree_on(entries: Sequence[str], settings: GradientSettings) -> str:
