@@ -144,7 +144,7 @@ def agent_collector(view: AgentView, facts: Facts | None = None) -> StateCollect
 
 def slot_state(slot: Slot) -> str:
     """``starting``: its process has not called init."""
-    if not slot.running:
+    if not slot.running and (slot.hello is None or slot.session is None):
         return "gone"
     return slot.session.phase.value if slot.session is not None else "starting"
 

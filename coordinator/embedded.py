@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from horovod.coordinator.core import Command, Config, Coordinator, Event, JobEnded, Report, Send
+from horovod.coordinator.core import Command, Config, Coordinator, Event, JobEnded, JobFormed, Report, Send
 from horovod.coordinator.core import events as ev
 from horovod.proto import control_pb2
 from horovod.proto.codec import by_field, unwrap, wrap
@@ -15,10 +15,12 @@ _BODIES = by_field(*ev.BODIES)
 
 @dataclass(slots=True)
 class Handlers:
-    """Who gets what comes out: orders by agent name, and the end of a job."""
+    """Who gets what comes out: orders by agent name, the end of a job, and what is heard of ranks that others start."""
 
     order: Callable[[str, control_pb2.Order], None]
     job_ended: Callable[[JobEnded], None]
+    job_formed: Callable[[JobFormed], None] = lambda formed: None
+    gathering_seen: Callable[[str], None] = lambda text: None
 
 
 class EmbeddedCoordinator:
@@ -47,8 +49,12 @@ class EmbeddedCoordinator:
             order = control_pb2.Order(epoch=command.epoch)
             wrap(order, command.body)
             self._handlers.order(command.agent, order)
-        else:
+        elif isinstance(command, JobEnded):
             self._handlers.job_ended(command)
+        elif isinstance(command, JobFormed):
+            self._handlers.job_formed(command)
+        else:
+            self._handlers.gathering_seen(command.text)
 
 
 __all__ = ["EmbeddedCoordinator", "Handlers"]

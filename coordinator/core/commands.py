@@ -17,7 +17,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class StartRanks:
-    """Start these ranks of the job."""
+    """Start these ranks of the job; ``guests``: there is no command, these waiting processes get the places."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -25,6 +25,7 @@ class StartRanks:
     size: int
     places: tuple[RankPlace, ...]
     job: int
+    guests: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +155,21 @@ class JobFinished:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """What the agent's waiting processes wait for."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class GuestRejected:
+    """This waiting process gets no rank."""
+
+    guest: int
+    reason: str
+
+
 Body = (
     Registered
     | StartRanks
@@ -172,6 +188,8 @@ Body = (
     | EndEpoch
     | Warn
     | JobFinished
+    | Gathering
+    | GuestRejected
 )
 
 
@@ -199,7 +217,23 @@ class JobEnded:
     cause: int = 0
 
 
-Command = Send | JobEnded
+@dataclass(frozen=True, slots=True)
+class JobFormed:
+    """A job of processes that others have started begins."""
+
+    places: tuple[RankPlace, ...]
+    cause: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GatheringSeen:
+    """For the launcher that has opened the gathering: who is there."""
+
+    text: str
+    cause: int = 0
+
+
+Command = Send | JobEnded | JobFormed | GatheringSeen
 
 
 @dataclass(slots=True)

@@ -31,8 +31,12 @@ from horovod.coordinator.core.epoch import Epoch
 from horovod.coordinator.core.job import Failure, Job, RankCause, RankPhase, RankRecord, leave_text, place_ranks
 from horovod.coordinator.core.process_sets import SetCall, fault
 from horovod.coordinator.core.ring import Ring, order_ring
+from horovod.coordinator.core.selfstart import SelfStart, released
 from horovod.coordinator.core.tally import Tally
 from horovod.coordinator.core.values import Error, ErrorKind, ProcessSet
+
+# Reports after which processes that wait for a rank may get one, or hear something new.
+_MOVES = (ev.Register, ev.Guests, ev.RankHello, ev.RankLeft, ev.RankExited, ev.PeerLost)
 
 
 @dataclass(slots=True)
@@ -61,6 +65,7 @@ class Coordinator:
     stale: int = 0
     handled: int = 0
     tally: Tally = field(default_factory=Tally)
+    selfstart: SelfStart = field(default_factory=SelfStart)
 
     def handle(self, event: ev.Event, now: float) -> list[Command]:
         """Commands that follow from the event."""
@@ -70,12 +75,16 @@ class Coordinator:
             self._report(out, event, now)
         elif isinstance(event, ev.JobSubmitted):
             self._submit(out, event)
+        elif isinstance(event, ev.GatheringOpened):
+            self.selfstart.open(event.size, event.limits)
         elif isinstance(event, ev.JobCancelled):
             self._cancel(out, event)
         elif isinstance(event, ev.AgentLost):
             self._agent_lost(out, event, now)
         else:
             self._tick(out, now)
+        if not isinstance(event, ev.Report) or isinstance(event.body, _MOVES):
+            self.selfstart.after(out, self, now)
         return [c for c in out.commands if not isinstance(c, Send) or c.agent in self.agents]
 
     # ---- reports -----------------------------------------------------------------------------------------------
@@ -84,7 +93,10 @@ class Coordinator:
         body = event.body
         if isinstance(body, ev.Register):
             self.agents[body.agent] = Agent(body.host, body.slots, body.labels, body.addresses)
+            self.selfstart.gathering.forget(body.agent)
             out.send(body.agent, Registered(self.incarnation))
+        elif isinstance(body, ev.Guests):
+            self.selfstart.gathering.report(event.agent, body.items, body.resting)
         elif isinstance(body, (ev.RankHello, ev.RankStarted, ev.RankExited, ev.RankLeft)):
             self._rank_report(out, body, now)
         elif self.epoch is None or event.epoch != self.epoch.number:
@@ -179,11 +191,12 @@ class Coordinator:
         out.epoch = epoch.number
         for record in job.ranks:
             record.move(RankCause.EPOCH_START)
-        self.ring = order_ring({name: self._in_ring(name) for name in epoch.agents})
+        self.ring = order_ring({name: self.in_ring(name) for name in epoch.agents})
         for agent in epoch.agents:
             out.send(agent, EpochStart(job.places, tuple(sets), self.ring.hosts, self._epoch_key(epoch.number)))
 
-    def _in_ring(self, name: str) -> tuple[Host, Mapping[str, str]]:
+    def in_ring(self, name: str) -> tuple[Host, Mapping[str, str]]:
+        """How the others reach this agent, and where it is."""
         agent = self.agents[name]
         return Host(name, agent.host, agent.addresses), agent.labels
 
@@ -200,6 +213,8 @@ class Coordinator:
         rank = record.place.rank
         if self.epoch.ended is None and self.job is not None:
             self.job.culprit = rank
+        if self.job is not None:
+            self.job.note_leave(record, body.reason)
         self.epoch.end(out, Error(ErrorKind.SHUT_DOWN, leave_text(record, body.reason)))
         self._forget_epoch(out, rank)
 
@@ -214,6 +229,7 @@ class Coordinator:
     def _reject_waiting(self, out: Outbox, job: Job, reason: str, retry: bool) -> None:
         for record in job.waiting():
             record.move(RankCause.REJECTED)
+            job.note_leave(record, f"was turned away: {reason.rstrip('.')}")
             out.send(record.place.agent, RankRejected(record.place.rank, reason, retry))
 
     def _reject_unreachable(self, out: Outbox, job: Job) -> None:
@@ -231,6 +247,9 @@ class Coordinator:
     def _exited(self, out: Outbox, job: Job, event: ev.RankExited, now: float, lost: str = "") -> None:
         record = job.ranks[event.rank]
         if record.phase is RankPhase.GONE:
+            return
+        if job.attached and self.epoch is None:
+            self.selfstart.dissolve(out, self, job)
             return
         was_ready = record.phase is RankPhase.READY
         failure = job.note_exit(event, lost)
@@ -265,6 +284,11 @@ class Coordinator:
         for agent in dict.fromkeys(place.agent for place in job.places):
             out.send(agent, StopRanks(reason, grace_s))
 
+    def release(self, out: Outbox, job: Job) -> None:
+        """Ranks that have left are out of a job of processes that others have started."""
+        if [record for record in job.ranks if released(record)]:
+            self._finish(out, job)
+
     def _finish(self, out: Outbox, job: Job) -> None:
         if not job.is_over:
             return
@@ -273,17 +297,18 @@ class Coordinator:
         for agent in dict.fromkeys(place.agent for place in job.places):
             out.send(agent, JobFinished(code, text))
         first = job.failure
-        if first is None or job.cancelled is not None:
-            out.commands.append(JobEnded(code, text, cause=out.cause))
-        else:
+        end = JobEnded(code, text, cause=out.cause)
+        if first is not None and job.cancelled is None:
             details = (first.rank, first.host, first.pid, first.signal, first.last_lines)
-            out.commands.append(JobEnded(code, text, *details, cause=out.cause))
+            end = JobEnded(code, text, *details, cause=out.cause)
+        if not (job.attached and self.selfstart.hold_back(end)):
+            out.commands.append(end)
         self.job = self.epoch = None
 
     def _submit(self, out: Outbox, event: ev.JobSubmitted) -> None:
         if self.job is not None:
             self.tally.job_ends["refused"] += 1
-            text = f"A job of {self.job.size} ranks runs already: {' '.join(self.job.command)}. Wait for its end."
+            text = f"A job of {self.job.size} ranks runs already: {self.job.title}. Wait for its end."
             out.commands.append(JobEnded(1, text, cause=out.cause))
             return
         placed = place_ranks(event.size, {name: (agent.host, agent.slots) for name, agent in self.agents.items()})
@@ -300,8 +325,11 @@ class Coordinator:
             out.send(name, StartRanks(event.command, event.environment, event.directory, event.size, mine, self.jobs))
 
     def _cancel(self, out: Outbox, event: ev.JobCancelled) -> None:
+        self.selfstart.cancel(out, self, event)
         if self.job is None:
             return
+        if self.job.attached and self.epoch is not None:
+            self.epoch.end(out, Error(ErrorKind.LOST, f"The job was cancelled: {event.reason}"))
         if self.job.cancelled is None:
             self.job.cancelled = (event.code, event.reason)
         self._stop(out, self.job, event.reason)
@@ -310,6 +338,7 @@ class Coordinator:
 
     def _agent_lost(self, out: Outbox, event: ev.AgentLost, now: float) -> None:
         agent = self.agents.pop(event.agent, None)
+        self.selfstart.gathering.forget(event.agent)
         job = self.job
         self.tally.agents_lost += agent is not None
         if agent is None or job is None:
@@ -353,6 +382,7 @@ class Coordinator:
 
     def check_invariants(self) -> None:
         """Raises AssertionError when the book is wrong."""
+        self.selfstart.gathering.check_invariants()
         if self.job is not None:
             self.job.check_invariants()
         if self.epoch is not None:
@@ -367,7 +397,7 @@ def _disagreement(job: Job) -> str:
     hellos = [record.hello for record in job.ranks if record.hello is not None]
     wishes = [tuple(tuple(sorted(item.ranks)) for item in hello.process_sets) for hello in hellos]
     for hello, wish in zip(hellos, wishes, strict=True):
-        if hello.generation != hellos[0].generation:
+        if hello.generation != hellos[0].generation and not job.attached:
             return (
                 f"Rank {hello.rank} is at its hvd.init() number {hello.generation}, rank {hellos[0].rank} at number "
                 f"{hellos[0].generation}. All ranks must call it equally often."
