@@ -12,6 +12,7 @@ dissolves, and the others wait again.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from horovod.coordinator.core.commands import (
@@ -65,7 +66,7 @@ class SelfStart:
         if core.job is None and self.gathering.attached:
             for key in list(self.gathering.waiting):
                 self._reject(out, key, f"The job was cancelled: {event.reason}")
-            self._close(out, JobEnded(event.code, event.reason, cause=out.cause))
+            self._close(out, JobEnded(event.code, event.reason))
 
     def hold_back(self, end: JobEnded) -> bool:
         """Whether the launcher hears of this end later: its ranks may form another job."""
@@ -76,7 +77,7 @@ class SelfStart:
 
     def _close(self, out: Outbox, end: JobEnded) -> None:
         self.gathering.attached, self._last_end = 0, None
-        out.commands.append(end)
+        out.commands.append(replace(end, cause=out.cause))
 
     # ---- after each event
 

@@ -169,7 +169,7 @@ def _await_welcome(session: Session, patience: Patience | None = None) -> tuple[
 
 
 def _say_hello(
-    settings: Settings, process: Process, sets: Sequence[Sequence[int]], patience: Patience | None
+    settings: Settings, process: Process, sets: Sequence[Sequence[int]], patience: Patience | None = None
 ) -> Session:
     session = process.connected(settings.agent, patience)
     pidfd = os.pidfd_open(os.getpid())
