@@ -116,7 +116,7 @@ class Daemon:
         self._job: _JobRun | Lobby | None = None
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._stopping = False
-        self._lost = ""
+        self._lost = self._stopped = ""
         self.tally = Tally()
         self.problem = ""
         plane = options.plane
@@ -184,7 +184,8 @@ class Daemon:
                 await self._uplink.leave("it has met an error of its own", _GOODBYE_S)
             await self._end_job(_DRAIN_S)
             if self._lobby is not None:
-                await self._lobby.close("The agent has ended.")
+                why = self._stopped or "it has met an error of its own"
+                await self._lobby.close(f"The agent of this host, {self._options.name}, is gone: {why}.")
             await self._uplink.close()
             await self._links.close()
 
@@ -194,7 +195,7 @@ class Daemon:
             if self._job is not None:
                 self._job.shell.kill_ranks()
             return
-        self._stopping = True
+        self._stopping, self._stopped = True, reason
         self._leaving = asyncio.ensure_future(self._leave(reason))
 
     async def _leave(self, reason: str) -> None:

@@ -138,7 +138,8 @@ class SelfStart:
             if self._told.get(agent) != text:
                 out.send(agent, Told(text))
         self._told = told
-        if self.gathering.attached and core.job is None and text != self._seen:
+        is_between = self._last_end is not None and not self.gathering.waiting  # most likely it is over
+        if self.gathering.attached and core.job is None and text != self._seen and not is_between:
             self._seen = text
             out.commands.append(GatheringSeen(text, out.cause))
 

@@ -1,6 +1,7 @@
 """Replays a scenario file: events in, one per line; the commands that follow are logged below it, indented.
 
-``config KEY=VALUE`` in the first line sets limits, ``standing SIZE`` the size of jobs that form by themselves.  Invariants are checked after every event.
+``config KEY=VALUE`` in the first line sets limits, ``standing SIZE`` the size of jobs that form by
+themselves.  Invariants are checked after every event.
 """
 
 from __future__ import annotations

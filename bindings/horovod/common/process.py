@@ -151,21 +151,26 @@ def _hello(settings: Settings, process: Process, sets: Sequence[Sequence[int]]) 
 
 def _await_welcome(session: Session, patience: Patience | None = None) -> tuple[worker_pb2.Welcome, list[int]]:
     """The epoch, when all ranks are there; StartError with the agent's words when this process is not wanted."""
-    while True:
-        if patience is not None and not session.wait(patience.look()):
-            continue
-        incoming = session.receive()
-        if incoming is None:
-            continue
-        message, descriptors = incoming
-        kind = message.WhichOneof("body")
-        if kind == "welcome":
-            return message.welcome, descriptors
-        close_descriptors(descriptors)
-        if kind == "rejected":
-            raise StartError(message.rejected.reason)
-        if kind == "waiting" and patience is not None:
-            patience.text = message.waiting.text
+    held: list[int] = []  # a Welcome's descriptors may come with what was said just before it
+    try:
+        while True:
+            if patience is not None and not session.wait(patience.look()):
+                continue
+            incoming = session.receive()
+            if incoming is None:
+                continue
+            message, descriptors = incoming
+            held += descriptors
+            kind = message.WhichOneof("body")
+            if kind == "welcome":
+                mine, held = held, []
+                return message.welcome, mine
+            if kind == "rejected":
+                raise StartError(message.rejected.reason)
+            if kind == "waiting" and patience is not None:
+                patience.text = message.waiting.text
+    finally:
+        close_descriptors(held)
 
 
 def _say_hello(
