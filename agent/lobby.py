@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 
+from horovod.agent.core.guests import GuestCore
 from horovod.agent.shell import AgentShell
 from horovod.proto import control_pb2
 
@@ -29,6 +30,12 @@ class Lobby:
         log.info("Processes that others start come in at HOROVOD_AGENT=%s.", shell.address)
         if warning:
             log.warning(warning)
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for a rank."""
+        core = self.shell.core
+        return len(core.waiting) if isinstance(core, GuestCore) else 0
 
     def start(self, order: control_pb2.Order) -> None:
         """Some of them are a job's ranks now."""
