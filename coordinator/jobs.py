@@ -37,6 +37,8 @@ class Jobs(Protocol):
 
     def gather(self, event: GatheringOpened) -> None: ...
 
+    def release(self) -> None: ...
+
     def cancel(self, event: JobCancelled) -> None: ...
 
     def slots(self) -> int: ...
@@ -222,6 +224,8 @@ class JobDesk:
         launcher.is_over = True
         self._launchers.pop(launcher.ticket, None)
         self._queue.over(launcher.ticket)
+        if self._running() is None:
+            self._jobs.release()
         asyncio.get_running_loop().call_soon(self.advance)
 
     # ---- what happens elsewhere

@@ -141,11 +141,16 @@ class Service:
         self._tell(event)
         if self.core.job is None:
             return self._last_end.text if self._last_end is not None else "The coordinator could not start it."
+        self.core.selfstart.held = True
         return self.core.jobs, self.core.job
 
     def gather(self, event: GatheringOpened) -> None:
         """Waits for ranks that others start."""
         self._tell(event)
+
+    def release(self) -> None:
+        """No launcher has the turn any more: processes that others have started may be a job."""
+        self.core.selfstart.held = False
 
     def cancel(self, event: JobCancelled) -> None:
         """Ends the running job."""

@@ -99,7 +99,16 @@ def _check_whole(arguments: argparse.Namespace) -> None:
 _REMOTE_ONLY = ("wait", "attach", "token_file", "tls_ca", "tls_cert", "tls_key")
 
 
+_NOT_ATTACHED = {
+    "output_filename": "the output of ranks goes wherever their starter has it go",
+    "start_timeout": "set HOROVOD_START_TIMEOUT for the processes",
+}
+
+
 def _check_remote(arguments: argparse.Namespace) -> None:
+    for name, reason in _NOT_ATTACHED.items() if arguments.attach else ():
+        if getattr(arguments, name) is not None:
+            raise UsageProblem(f"--{name.replace('_', '-')} can't be used with --attach: {reason}")
     if arguments.coordinator:
         if arguments.hosts or arguments.hostfile:
             raise UsageProblem("-H and --hostfile can't be used with --coordinator: its agents say where ranks run")

@@ -70,6 +70,7 @@ class Coordinator:
     def handle(self, event: ev.Event, now: float) -> list[Command]:
         """Commands that follow from the event."""
         self.handled += 1
+        had_job = self.job is not None
         out = Outbox(self.handled, self.epoch.number if self.epoch else 0)
         if isinstance(event, ev.Report):
             self._report(out, event, now)
@@ -84,7 +85,7 @@ class Coordinator:
         else:
             self._tick(out, now)
         if not isinstance(event, ev.Report) or isinstance(event.body, _MOVES):
-            self.selfstart.after(out, self, now)
+            self.selfstart.after(out, self, had_job, isinstance(event, ev.Tick))
         return [c for c in out.commands if not isinstance(c, Send) or c.agent in self.agents]
 
     # ---- reports -----------------------------------------------------------------------------------------------

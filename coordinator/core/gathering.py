@@ -58,6 +58,7 @@ class Gathering:
     def forget(self, agent: str) -> None:
         """The agent is gone, or begins anew."""
         self.report(agent, (), 0)
+        del self.lists[agent], self.resting[agent]
 
     def settle(self, key: Key) -> Guest:
         """It waits no more."""

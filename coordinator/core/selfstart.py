@@ -46,10 +46,14 @@ _NOBODY_ASKED = (
 
 
 class SelfStart:
-    """Knows the gathering and what was told of it; ``limits`` are those of standing jobs."""
+    """Knows the gathering and what was told of it; ``limits`` are those of standing jobs.
+
+    ``held``: no standing job forms, as a launched one has the turn, be it that its last output is still on its way.
+    """
 
     def __init__(self, standing: int = 0, limits: Config | None = None) -> None:
         self.gathering = Gathering(standing)
+        self.held = False
         self._limits, self._attached_limits = limits, limits
         self._told: dict[str, str] = {}
         self._seen = ""
@@ -81,25 +85,28 @@ class SelfStart:
 
     # ---- after each event
 
-    def after(self, out: Outbox, core: Coordinator, now: float) -> None:
-        """Forms a job, turns guests away, tells those that wait."""
+    def after(self, out: Outbox, core: Coordinator, had_job: bool, is_tick: bool) -> None:
+        """Forms a job, turns guests away, tells those that wait.  ``had_job``: before the event; who waits to launch is first."""
         if core.job is not None and core.job.attached:
             core.release(out, core.job)
-        for key, reason in self.gathering.misfits():
+        book = self.gathering
+        if not (book.waiting or book.attached):
+            return
+        for key, reason in book.misfits():
             self._reject(out, key, reason)
-        if core.job is None:
-            self._form(out, core, now)
+        if core.job is None and not had_job and (book.attached or not self.held):
+            self._form(out, core)
         job = core.job
         if job is not None and job.attached and not (core.epoch is not None and core.epoch.ended is not None):
-            for key in list(self.gathering.waiting):
+            for key in list(book.waiting):
                 self._reject(out, key, _full(job))
-        self._tell(out, core)
+        self._tell(out, core, is_tick)
 
     def _reject(self, out: Outbox, key: Key, reason: str) -> None:
         self.gathering.settle(key)
         out.send(key[0], GuestRejected(key[1], reason))
 
-    def _form(self, out: Outbox, core: Coordinator, now: float) -> None:
+    def _form(self, out: Outbox, core: Coordinator) -> None:
         keys = self.gathering.first()
         end = self._last_end
         if not keys:
@@ -131,15 +138,19 @@ class SelfStart:
 
     # ---- words
 
-    def _tell(self, out: Outbox, core: Coordinator) -> None:
+    def _tell(self, out: Outbox, core: Coordinator, is_tick: bool) -> None:
+        """Agents whose first process waits hear at once, the others and the launcher with the next tick: thousands may come."""
+        agents = dict.fromkeys(agent for agent, _ in self.gathering.waiting)
+        self._told = {agent: text for agent, text in self._told.items() if agent in agents}
+        if not is_tick and len(self._told) == len(agents):
+            return
         text = self.text(core)
-        told = {agent: text for agent, _ in self.gathering.waiting}
-        for agent in told:
-            if self._told.get(agent) != text:
+        for agent in agents:
+            if agent not in self._told or (is_tick and self._told[agent] != text):
+                self._told[agent] = text
                 out.send(agent, Told(text))
-        self._told = told
-        is_between = self._last_end is not None and not self.gathering.waiting  # most likely it is over
-        if self.gathering.attached and core.job is None and text != self._seen and not is_between:
+        is_between = self._last_end is not None and not agents  # most likely it is over
+        if is_tick and self.gathering.attached and core.job is None and text != self._seen and not is_between:
             self._seen = text
             out.commands.append(GatheringSeen(text, out.cause))
 
@@ -158,7 +169,7 @@ class SelfStart:
         free = [
             f"{name} ({agent.slots - sum(key[0] == name for key in book.waiting)})"
             for name, agent in core.agents.items()
-            if agent.slots > sum(key[0] == name for key in book.waiting)
+            if name in book.lists and agent.slots > sum(key[0] == name for key in book.waiting)
         ]
         places = f" Free slots: agent {', agent '.join(free[:_NAMED])}." if free else ""
         return f"{text} Missing: {book.size - count}.{places}"

@@ -131,7 +131,7 @@ def test_a_launcher_attaches_to_ranks_that_others_start(here: Site) -> None:
     first = here.start(address)
     first.tell("init")
     launcher = here.cluster.launch("--attach", "-np", "2")
-    launcher.err.wait_for(r"1 of 2 ranks have come: agent a \(process")
+    launcher.err.wait_for(r"1 of 2 ranks have come: agent a")
     code, _, refused = here.cluster.run("-np", "1", "true")
     assert code == 2
     assert "A job runs already: 2 ranks of processes that others have started" in refused
