@@ -73,7 +73,7 @@ class JobDesk:
     @property
     def is_idle(self) -> bool:
         """Whether no job runs or waits."""
-        return not self._launchers
+        return not self._launchers and self._queue.running is None
 
     @property
     def waiting(self) -> int:
@@ -251,6 +251,8 @@ class JobDesk:
     def close(self, reason: str) -> None:
         """No more jobs: the running one is cancelled, those that wait are refused."""
         self._closing = reason
+        if self._queue.running is not None and self._running() is None:
+            self._jobs.cancel(JobCancelled(1, reason))
         for launcher in list(self._launchers.values()):
             if launcher.feeds is None:
                 self._refuse(launcher, reason)

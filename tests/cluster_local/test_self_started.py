@@ -263,3 +263,12 @@ def test_an_agent_that_does_not_see_the_processes_of_its_ranks(here: Site) -> No
             together(guests[1:], "shutdown")
         finally:
             agent.kill()  # unshare, which takes its child along
+
+
+def test_a_socket_in_a_shared_folder_is_refused() -> None:
+    where = ("--coordinator", "127.0.0.1:1", "--socket", f"/tmp/{uuid.uuid4().hex}.sock")
+    command = [sys.executable, "-m", "horovod.agent", *where]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("hvd-agent: error: --socket /tmp/")
+    assert "is a shared folder for temporary files" in done.stderr
