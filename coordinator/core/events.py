@@ -14,6 +14,7 @@ from horovod.coordinator.core.values import (
     ProcessSet,
     RankCount,
     RankState,
+    RoundTrip,
 )
 
 
@@ -150,6 +151,13 @@ class Guests:
     resting: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class RoundTrips:
+    """What MeasureRoundTrips has found; who could not be reached is missing."""
+
+    items: tuple[RoundTrip, ...]
+
+
 Body = (
     Register
     | RankHello
@@ -166,6 +174,7 @@ Body = (
     | Observation
     | PeerLost
     | Guests
+    | RoundTrips
 )
 BODIES: tuple[type, ...] = (
     Register,
@@ -183,6 +192,7 @@ BODIES: tuple[type, ...] = (
     Observation,
     PeerLost,
     Guests,
+    RoundTrips,
 )
 
 

@@ -107,19 +107,19 @@ class SelfStart:
         out.send(key[0], GuestRejected(key[1], reason))
 
     def _form(self, out: Outbox, core: Coordinator) -> None:
-        keys = self.gathering.first()
-        end = self._last_end
+        book, end = self.gathering, self._last_end
+        keys = book.first()
         if not keys:
-            book = self.gathering
             if end is not None and (end.code != 0 or not (book.waiting or sum(book.resting.values()))):
                 self._close(out, end)
             return
         agents = dict.fromkeys(agent for agent, _ in keys)
-        ring = [host.agent for host in order_ring({name: core.in_ring(name) for name in agents}).hosts]
-        row = [(key[0], self.gathering.settle(key)) for key in self.gathering.in_row(keys, ring)]
+        core.config = (self._attached_limits if book.attached else self._limits) or core.config
+        there = {name: core.in_ring(name) for name in agents}
+        ring = [host.agent for host in order_ring(there, core.distances, core.config.deterministic).hosts]
+        row = [(key[0], book.settle(key)) for key in book.in_row(keys, ring)]
         placed = number_ranks(row, {name: core.agents[name].host for name in agents})
         core.jobs += 1
-        core.config = (self._attached_limits if self.gathering.attached else self._limits) or core.config
         records = [RankRecord(item.place, pid=item.guest.pid) for item in placed]
         core.job = Job(len(records), (), {}, "", records, attached=True)
         for name in agents:

@@ -14,6 +14,7 @@
                   [on=RANK/PLAN/ROUND/NAME[/CALL]] [used=PLAN]    may be repeated
     guests AGENT [ID[/RANK[/SIZE]]...] [resting=N]    processes that others have started wait; their pid is 200 + ID
     gather SIZE                       a launcher waits for such processes
+    trips AGENT OTHER:SECONDS...      an agent has measured the way to others
     lost AGENT REASON                 cancel CODE REASON
     wait SECONDS                      time passes, then a tick
 
@@ -38,6 +39,7 @@ from horovod.coordinator.core.values import (
     ProcessSet,
     RankCount,
     RankState,
+    RoundTrip,
     Signature,
 )
 
@@ -133,6 +135,11 @@ def _observe(words: list[str], options: Options) -> ev.Body:
     return ev.Observation(tuple(rounds), tuple(ranks), used, tuple(blocked))
 
 
+def _trips(words: list[str], options: Options) -> ev.Body:
+    pairs = (word.split(":") for word in words[1:])
+    return ev.RoundTrips(tuple(RoundTrip(agent, float(seconds)) for agent, seconds in pairs))
+
+
 def _held(words: list[str], options: Options) -> ev.Body:
     counts = [word.split(":") for word in words[2:]]
     return ev.Held(plan_id(words[1]), tuple(RankCount(int(rank), int(count)) for rank, count in counts))
@@ -173,6 +180,7 @@ BY_AGENT: dict[str, Callable[[list[str], Options], ev.Body]] = {
     "quiet": lambda words, options: ev.JoinQuiet(tuple(plan_id(word) for word in words[1:])),
     "observe": _observe,
     "guests": _guests,
+    "trips": _trips,
 }
 OTHERS: dict[str, Callable[[list[str]], Event]] = {
     "job": lambda words: JobSubmitted(int(words[0]), tuple(words[1:]) or ("train",)),

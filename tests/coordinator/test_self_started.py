@@ -18,12 +18,13 @@ async def report(agent: Call, seq: int, epoch: int = 0, **body: object) -> None:
 
 
 async def order(agent: Call, body: str) -> control_pb2.Order:
-    """The next order of this kind."""
+    """The next order of this kind; what comes before it, or with it, is let go."""
     while True:
-        frame = await agent.read("order")
+        frame = await agent.read("orders")
         assert frame is not None
-        if frame.order.WhichOneof("body") == body:
-            return frame.order  # type: ignore[no-any-return]
+        found = [item for item in frame.orders.items if item.WhichOneof("body") == body]
+        if found:
+            return found[0]  # type: ignore[no-any-return]
 
 
 def guests(*numbers: int) -> control_pb2.Guests:
