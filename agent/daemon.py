@@ -15,10 +15,11 @@ from horovod.agent.core.tally import Tally
 from horovod.agent.limits import shortage
 from horovod.agent.planes import sockets
 from horovod.agent.planes.links import Links
+from horovod.agent.planes.opening import PlaneOptions
 from horovod.agent.planes.tcp import TcpOptions
 from horovod.agent.ranks import RankOptions
 from horovod.agent.relay import Relay, RelayOptions
-from horovod.agent.shell import AgentOptions, AgentOutputs, AgentShell, PlaneOptions
+from horovod.agent.shell import AgentOptions, AgentOutputs, AgentShell
 from horovod.agent.uplink import Uplink, UplinkOptions
 from horovod.proto import control_pb2
 from horovod.proto.security import Address, Security
@@ -50,8 +51,12 @@ class DaemonOptions:
 
 @dataclass(frozen=True, slots=True)
 class PlaneSettings:
-    """Where the data plane listens: "" is every address; what is told to others is ``advertise``, else what the host has."""
+    """Where the data plane listens: "" is every address; what is told to others is ``advertise``, else what the host has.
 
+    ``name`` as in PLANES.  Gloo has connections of its own, so that its agents need one to each other only.
+    """
+
+    name: str = "tcp"
     listen: str = ""
     ports: range = range(1)
     advertise: str = ""
@@ -78,7 +83,7 @@ class _JobRun:
         self.shell = AgentShell(
             AgentOptions(options.name, options.host, options.slots, ranks, options.helpers, options.allowed_uids),
             outputs,
-            PlaneOptions(links, options.plane.tcp),
+            PlaneOptions(links, options.plane.tcp, options.plane.name, options.plane.open_s),
             tally,
         )
         self.shell.start(registered=True)
@@ -108,6 +113,7 @@ class Daemon:
             host=options.host,
             slots=options.slots,
             labels=dict(options.labels),
+            plane=plane.name,
             addresses=_addresses(plane, options.coordinator, self._links.port),
         )
         self._uplink = Uplink(UplinkOptions(options.coordinator, options.security, register), self)
