@@ -167,7 +167,9 @@ class BoardRoom:
             room.plane.plan_add(offset, command.remote)
         none_yet = (0,) * len(command.members)
         room.blocks[command.plan] = _Block(offset, command.members, none_yet, command.remote is not None)
-        room.books.opened(command, room.plane.name if command.remote is not None and room.plane is not None else "local")
+        room.books.opened(
+            command, room.plane.name if command.remote is not None and room.plane is not None else "local"
+        )
         return ev.PlanPlaced(command.plan, offset)
 
     def plan_limit(self, command: ev.PlanLimit) -> ev.Arrivals | None:

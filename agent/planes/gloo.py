@@ -93,7 +93,9 @@ class GlooCarrier:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S)
         code = self._process.returncode
-        how = "is ending" if code is None else f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        how = (
+            "is ending" if code is None else f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        )
         return f"the process that runs Gloo for this host {how}; its last words are in the log of this agent"
 
     def end(self) -> None:

@@ -1,9 +1,9 @@
 """The program that an agent starts for the plane ``gloo``: passes bytes between socket pairs and Gloo, until its agent ends it.
 
-``argv[1]`` is JSON: this agent's place in the ring, and for each other place the descriptors of a ``link`` and of a ``lane``.  Links
-are connections to the other agents that have proved the key of the epoch; over them the children tell each other where Gloo listens.
-What comes in on a lane goes to the other agent's child, and from there to its lane.  Descriptor 0 is the agent's: ``ready`` goes out
-once, and its end is ours.
+``argv[1]`` is JSON: this agent's place in the ring, and for each other place the descriptors of a ``link`` and of a ``lane``.
+Links are connections to the other agents that have proved the key of the epoch; over them the children tell each other where Gloo
+listens.  What comes in on a lane goes to the other agent's child, and from there to its lane.  Descriptor 0 is the agent's:
+``ready`` goes out once, and its end is ours.
 """
 
 from __future__ import annotations

@@ -10,9 +10,7 @@ import asyncio
 import os
 import signal
 import socket
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,7 +26,7 @@ from tests.cluster.forwarder import Forwarder
 from tests.planes.relay import Relay
 from tests.planes.world import HostRoom, Loop, Shape, World
 
-__all__ = ["MAKERS", "PlaneMaker", "Trouble", "gloo", "local", "tcp"]
+__all__ = ["MAKERS", "Made", "PlaneMaker", "Trouble", "gloo", "local", "tcp"]
 
 _KEY = b"k" * 32
 _OPEN_S = 50.0
@@ -207,13 +205,3 @@ def gloo(shape: Shape, silent_s: float = 20.0, troubled: bool = False) -> Made:
 
 
 MAKERS: dict[str, PlaneMaker] = {"local": local, "tcp": tcp, "gloo": gloo}
-
-
-@contextmanager
-def made(name: str, shape: Shape, silent_s: float = 20.0, troubled: bool = False) -> Iterator[Made]:
-    """A world for one test."""
-    found = MAKERS[name](shape, silent_s, troubled)
-    try:
-        yield found
-    finally:
-        found.close()

@@ -108,7 +108,13 @@ class World:
         self.where = [(place, index) for place, count in enumerate(shape) for index in range(count)]
         self._threads = ThreadPoolExecutor(len(self.where), "rank")
         self._plans = 0
-        self._disconnect = connect(self.loop, self.rooms) if connect is not None else lambda: None
+        self._disconnect: Callable[[], object] = lambda: None
+        try:
+            if connect is not None:
+                self._disconnect = connect(self.loop, self.rooms)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def size(self) -> int:
