@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from horovod import native
@@ -26,7 +27,8 @@ __all__ = ["GlooCarrier", "GlooPlane"]
 
 _CHILD = "horovod.agent.planes.gloo_child"
 _END_S = 2.0  # the child ends itself in half of that
-_WORD_BYTES = 4096
+_READ_BYTES = 4096
+_DYING_S = 0.2  # from the end of its connections to its own end
 
 
 class GlooCarrier:
@@ -38,6 +40,7 @@ class GlooCarrier:
         self.links: list[Link] = []
         self._control, theirs = socket.socketpair()
         self._control.setblocking(False)
+        self._heard = b""
         lanes: dict[int, int] = {}
         try:
             for link in links:
@@ -70,26 +73,49 @@ class GlooCarrier:
     async def ready(self, limit_s: float) -> None:
         """Until Gloo has connected all agents; LinkFailed, which blames this agent, when it can't."""
         try:
-            word = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(self._control, _WORD_BYTES), limit_s)
+            await asyncio.wait_for(self._first_word(), limit_s)
         except asyncio.TimeoutError:
             raise LinkFailed(self._place, f"Gloo did not connect with all hosts within {limit_s:g} s") from None
-        except OSError as error:
-            raise LinkFailed(self._place, f"the process that runs Gloo is gone: {error}") from error
+        word, _, self._heard = self._heard.partition(b"\n")
         if not word:
-            raise LinkFailed(self._place, self.epitaph())
+            raise LinkFailed(self._place, self._epitaph())
         if word != b"ready":
             raise LinkFailed(self._place, word.decode(errors="replace"))
 
-    def epitaph(self) -> str:
-        """What became of a child that ended by itself; empty while it runs.
+    async def _first_word(self) -> None:
+        while b"\n" not in self._heard:
+            part = await asyncio.get_running_loop().sock_recv(self._control, _READ_BYTES)
+            if not part:
+                self._heard = b"\n"
+            self._heard += part
 
-        The kernel closes a dead process's descriptors in order: this one, its lowest, before those that the net sees.
+    def judge(self, place: int, text: str) -> tuple[int, str]:
+        """Who is lost, and why, when the net has lost the agent at ``place``.
+
+        The child tells before it ends a connection.  One that ends without a word ends because the child does.
         """
-        try:
-            if self._control.recv(1):
-                return ""
-        except BlockingIOError:
-            return ""
+        deadline = time.monotonic() + _DYING_S
+        self._control.setblocking(True)
+        while (said := self._said_of(place)) is None:
+            self._control.settimeout(max(0.001, deadline - time.monotonic()))
+            try:
+                part = self._control.recv(_READ_BYTES)
+            except TimeoutError:
+                return place, text  # silence, or a broken frame
+            if not part:
+                return self._place, self._epitaph()
+            self._heard += part
+        return place, said
+
+    def _said_of(self, place: int) -> str | None:
+        for line in self._heard.decode(errors="replace").splitlines():
+            kind, _, rest = line.partition(" ")
+            which, _, text = rest.partition(" ")
+            if kind == "lost" and which == str(place):
+                return text
+        return None
+
+    def _epitaph(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S)
         code = self._process.returncode
@@ -135,9 +161,7 @@ class GlooPlane(TcpPlane):
         super().__init__(board, arena_fds, arena, command, carrier.links, options, post)
 
     def _lost(self, place: int, text: str) -> ev.PlaneLost:
-        """When our own child is gone, every other host looks lost: it is this one that is."""
-        epitaph = self._carrier.epitaph()
-        return super()._lost(self._place, epitaph) if epitaph else super()._lost(place, text)
+        return super()._lost(*self._carrier.judge(place, text))
 
     def close(self) -> None:
         """Ends the connections, then the child."""

@@ -3,28 +3,26 @@
 ``argv[1]`` is JSON: this agent's place in the ring, and for each other place the descriptors of a ``link`` and of a ``lane``.
 Links are connections to the other agents that have proved the key of the epoch; over them the children tell each other where Gloo
 listens.  What comes in on a lane goes to the other agent's child, and from there to its lane.  Descriptor 0 is the agent's:
-``ready`` goes out once, and its end is ours.
+it hears lines, ``ready`` and ``lost PLACE REASON``, and its end is ours.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-import logging
 import os
 import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-__all__ = ["LinkStore", "main", "receive_lane", "send_lane"]
-
-log = logging.getLogger("horovod.agent.gloo")
+__all__ = ["LinkStore", "Pumps", "main"]
 
 _TAG = 1
 _HEADER_BYTES = 8  # how many bytes follow in a message; 0: nothing follows any more
@@ -33,9 +31,10 @@ _IN_FLIGHT = 2
 _LONGEST_LINE = 1 << 16
 _FOREVER = timedelta(days=365)  # the agents' nets watch each other; Gloo must not end what is merely quiet
 _FAREWELL_S = 1.0
+_LONGEST_REASON = 150
 
 
-class LinkStore(dist.Store):  # type: ignore[misc]
+class LinkStore(dist.Store):  # type: ignore[name-defined,misc]
     """What Gloo must know to connect: each child tells all others what it sets."""
 
     def __init__(self, links: Sequence[socket.socket]) -> None:
@@ -75,49 +74,72 @@ class LinkStore(dist.Store):  # type: ignore[misc]
             self._changed.wait_for(lambda: all(key in self._values for key in keys))
 
 
-def send_lane(group: Any, place: int, lane: socket.socket) -> None:
-    """From the lane to the other agent, to the lane's end, which is passed on."""
-    buffers = [torch.empty(_HEADER_BYTES + _MESSAGE_BYTES, dtype=torch.uint8) for _ in range(_IN_FLIGHT)]
-    works: list[Any] = [None] * _IN_FLIGHT
-    count, turn = 1, 0
-    try:
-        while count:
-            buffer, view = buffers[turn], memoryview(buffers[turn].numpy())
-            if works[turn] is not None:
+class Pumps:
+    """Carries bytes between lanes and Gloo.  ``say`` tells the agent, before a lane ends, that the other side has ended it."""
+
+    def __init__(self, group: Any, say: Callable[[str], None]) -> None:
+        self._group, self._say = group, say
+        self._kept: list[Any] = []  # buffers that Gloo may write to as long as it lives
+
+    def start(self, lanes: Mapping[int, socket.socket]) -> list[threading.Thread]:
+        """Two threads for each lane."""
+        pumps = [
+            threading.Thread(target=pump, args=(place, lane), daemon=True)
+            for place, lane in lanes.items()
+            for pump in (self.send, self.receive)
+        ]
+        for pump in pumps:
+            pump.start()
+        return pumps
+
+    def send(self, place: int, lane: socket.socket) -> None:
+        """From the lane to the other agent, and the lane's end too."""
+        buffers = _buffers()
+        works: list[Any] = [None] * _IN_FLIGHT
+        count, turn = 1, 0
+        try:
+            while count:
+                if works[turn] is not None:
+                    works[turn].wait()
+                view = buffers[turn].numpy().data
+                count = _take(lane, view[_HEADER_BYTES:])
+                view[:_HEADER_BYTES] = count.to_bytes(_HEADER_BYTES, "little")
+                works[turn] = self._group.send([buffers[turn][: _HEADER_BYTES + count]], place, _TAG)
+                turn = (turn + 1) % _IN_FLIGHT
+            for work in works:
+                if work is not None:
+                    work.wait()
+        except RuntimeError as error:
+            self._break(place, lane, error)
+
+    def receive(self, place: int, lane: socket.socket) -> None:
+        """From the other agent to the lane, and its end too.  What the agent takes no more is dropped."""
+        buffers = _buffers()
+        works = [self._group.recv([buffer], place, _TAG) for buffer in buffers]
+        self._kept.append((buffers, works))
+        turn = 0
+        try:
+            while True:
                 works[turn].wait()
-            count = _take(lane, view[_HEADER_BYTES:])
-            view[:_HEADER_BYTES] = count.to_bytes(_HEADER_BYTES, "little")
-            works[turn] = group.send([buffer[: _HEADER_BYTES + count]], place, _TAG)
-            turn = (turn + 1) % _IN_FLIGHT
-        for work in works:
-            if work is not None:
-                work.wait()
-    except RuntimeError as error:
-        _break(place, lane, error)
+                view = buffers[turn].numpy().data
+                count = int.from_bytes(view[:_HEADER_BYTES], "little")
+                if not count:
+                    self._say(f"lost {place} it closed the connection")
+                    return _shutdown(lane, socket.SHUT_WR)
+                _give(lane, view[_HEADER_BYTES : _HEADER_BYTES + count])
+                works[turn] = self._group.recv([buffers[turn]], place, _TAG)
+                turn = (turn + 1) % _IN_FLIGHT
+        except RuntimeError as error:
+            self._break(place, lane, error)
+
+    def _break(self, place: int, lane: socket.socket, error: RuntimeError) -> None:
+        said = str(error).partition("] ")[2] or str(error)  # without the place in Gloo's source
+        self._say(f"lost {place} Gloo: {said.partition('. ')[0][:_LONGEST_REASON]}".replace("\n", " "))
+        _shutdown(lane, socket.SHUT_RDWR)
 
 
-def receive_lane(group: Any, place: int, lane: socket.socket) -> None:
-    """From the other agent to the lane, to the end that it passes on.  When nobody takes it any more it is dropped."""
-    buffers = [torch.empty(_HEADER_BYTES + _MESSAGE_BYTES, dtype=torch.uint8) for _ in range(_IN_FLIGHT)]
-    works = [group.recv([buffer], place, _TAG) for buffer in buffers]
-    _kept.append((buffers, works))  # Gloo may write to them as long as it lives
-    turn = 0
-    try:
-        while True:
-            works[turn].wait()
-            view = memoryview(buffers[turn].numpy())
-            count = int.from_bytes(view[:_HEADER_BYTES], "little")
-            if not count:
-                _close_writing(lane, socket.SHUT_WR)
-                return
-            _give(lane, view[_HEADER_BYTES : _HEADER_BYTES + count])
-            works[turn] = group.recv([buffers[turn]], place, _TAG)
-            turn = (turn + 1) % _IN_FLIGHT
-    except RuntimeError as error:
-        _break(place, lane, error)
-
-
-_kept: list[Any] = []
+def _buffers() -> list[torch.Tensor]:
+    return [torch.empty(_HEADER_BYTES + _MESSAGE_BYTES, dtype=torch.uint8) for _ in range(_IN_FLIGHT)]
 
 
 def _take(lane: socket.socket, view: memoryview) -> int:
@@ -128,32 +150,23 @@ def _take(lane: socket.socket, view: memoryview) -> int:
 
 
 def _give(lane: socket.socket, view: memoryview) -> None:
-    try:
+    with contextlib.suppress(OSError):
         lane.sendall(view)
-    except OSError:
-        return
 
 
-def _break(place: int, lane: socket.socket, error: RuntimeError) -> None:
-    """The agent learns by the end of the lane that the other one is lost."""
-    log.warning("Gloo has lost the host at place %d of the ring: %s", place, str(error).partition(". ")[0])
-    _close_writing(lane, socket.SHUT_RDWR)
-
-
-def _close_writing(lane: socket.socket, how: int) -> None:
-    try:
+def _shutdown(lane: socket.socket, how: int) -> None:
+    with contextlib.suppress(OSError):
         lane.shutdown(how)
-    except OSError:
-        return
 
 
 def _connect(place: int, links: dict[int, socket.socket]) -> Any:
     """The group of all agents' children.  Gloo listens where the other agents have reached this one."""
     address = links[min(links)].getsockname()[0].removeprefix("::ffff:")
-    options = dist.ProcessGroupGloo._Options()
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
+    gloo: Any = dist.ProcessGroupGloo
+    options = gloo._Options()
+    options._devices = [gloo.create_device(hostname=address)]
     options._timeout = _FOREVER
-    return dist.ProcessGroupGloo(LinkStore(list(links.values())), place, len(links) + 1, options)
+    return gloo(LinkStore(list(links.values())), place, len(links) + 1, options)
 
 
 def _sockets(descriptors: dict[str, int]) -> dict[int, socket.socket]:
@@ -165,23 +178,21 @@ def _sockets(descriptors: dict[str, int]) -> dict[int, socket.socket]:
 
 def main() -> None:
     """Runs until the agent closes descriptor 0, then for a moment to let out what there is."""
-    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     words = json.loads(sys.argv[1])
-    control = socket.socket(fileno=0)
+    control, speaking = socket.socket(fileno=0), threading.Lock()
+
+    def say(text: str) -> None:
+        with speaking, contextlib.suppress(OSError):
+            control.sendall(text.encode() + b"\n")
+
     links, lanes = _sockets(words["links"]), _sockets(words["lanes"])
     try:
         group = _connect(words["place"], links) if links else None
-    except RuntimeError as error:
-        control.sendall(f"Gloo could not connect: {error}".encode()[:2000])
+    except (RuntimeError, OSError) as error:
+        say(f"Gloo could not connect: {str(error)[:_LONGEST_REASON]}".replace("\n", " "))
         os._exit(1)
-    pumps = [
-        threading.Thread(target=pump, args=(group, place, lane), daemon=True)
-        for place, lane in lanes.items()
-        for pump in (send_lane, receive_lane)
-    ]
-    for pump in pumps:
-        pump.start()
-    control.sendall(b"ready")
+    say("ready")
+    pumps = Pumps(group, say).start(lanes)
     control.recv(1)
     until = time.monotonic() + _FAREWELL_S
     for pump in pumps:

@@ -25,6 +25,7 @@ __all__ = [
     "check_alltoall",
     "check_barrier",
     "check_broadcast",
+    "check_broadcast_of",
     "check_dtypes_and_ops",
     "check_dtypes_around",
     "check_factors",
@@ -218,19 +219,23 @@ def check_allgather(world: World) -> None:
 
 def check_broadcast(world: World) -> None:
     """One member publishes, all read."""
-    for root, count in ((0, 1), (world.size - 1, 100_003)):
-        plan = world.plan(None, DType.INT64)
-        source, nothing = np.random.default_rng(root).integers(-9, 9, count), np.empty(0, np.int64)
+    check_broadcast_of(world, 0, 1)
+    check_broadcast_of(world, world.size - 1, 100_003)
 
-        def body(rank: int, engine: NativeEngine) -> Array:
-            data = source if rank == root else nothing  # noqa: B023
-            handle = published(engine, plan, rank, data)  # noqa: B023
-            out = np.empty_like(source)  # noqa: B023
-            assert engine.pull_copy(handle, [(root, 0, out.ctypes.data, out.nbytes)]) == OK  # noqa: B023
-            engine.done(handle)
-            return out
 
-        check_same(world.run(plan, body), source, (root, count))
+def check_broadcast_of(world: World, root: int, count: int) -> None:
+    """So many numbers from this rank."""
+    plan = world.plan(None, DType.INT64)
+    source, nothing = np.random.default_rng(root).integers(-9, 9, count), np.empty(0, np.int64)
+
+    def body(rank: int, engine: NativeEngine) -> Array:
+        handle = published(engine, plan, rank, source if rank == root else nothing)
+        out = np.empty_like(source)
+        assert engine.pull_copy(handle, [(root, 0, out.ctypes.data, out.nbytes)]) == OK
+        engine.done(handle)
+        return out
+
+    check_same(world.run(plan, body), source, (root, count))
 
 
 def check_alltoall(world: World) -> None:

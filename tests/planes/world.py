@@ -72,7 +72,7 @@ class HostRoom:
         self.room.create([Member(-1, arena.fd, os.getpid()) for arena in self.arenas], self.shared)
         board, *arenas = self.room.descriptors
         self.engines = [NativeEngine(board, arena.pointer, i, arenas) for i, arena in enumerate(self.arenas)]
-        self.heard = threading.Event()
+        self.heard, self.closed = threading.Event(), False
 
     def post(self, event: ev.Event) -> None:
         """What an agent does with what its plane tells."""
@@ -82,6 +82,10 @@ class HostRoom:
             self.heard.set()
 
     def close(self) -> None:
+        """Once is enough."""
+        if self.closed:
+            return
+        self.closed = True
         for engine in self.engines:
             engine.close()
         self.room.close()
@@ -190,17 +194,23 @@ def finish(engine: NativeEngine, handle: int) -> int:
     return status
 
 
-def submit(engine: NativeEngine, plan: Plan, rank: int, data: Array, blocking: bool = False) -> int:
+def submit(engine: NativeEngine, plan: Plan, rank: int, data: Array) -> int:
     """An allreduce in place; the handle."""
-    status = engine.reduce_bound(plan.at[rank], (data.ctypes.data, data.ctypes.data, data.nbytes), blocking, 0)
-    assert status in (OK, PENDING), status
+    status = engine.reduce_bound(plan.at[rank], (data.ctypes.data, data.ctypes.data, data.nbytes), False, 0)
+    assert status == OK, status
     return engine.handle
+
+
+def reduce_in_place(engine: NativeEngine, plan: Plan, rank: int, data: Array, blocking: bool = True) -> int:
+    """An allreduce from start to end; its status."""
+    status = engine.reduce_bound(plan.at[rank], (data.ctypes.data, data.ctypes.data, data.nbytes), blocking, 0)
+    return finish(engine, engine.handle) if status == OK else status
 
 
 def allreduce(engine: NativeEngine, plan: Plan, rank: int, data: Array, blocking: bool = True) -> Array:
     """A copy of the data, reduced."""
     out = np.array(data)
-    assert finish(engine, submit(engine, plan, rank, out, blocking)) == OK
+    assert reduce_in_place(engine, plan, rank, out, blocking) == OK
     return out
 
 
@@ -224,5 +234,6 @@ __all__ = [
     "allreduce",
     "finish",
     "published",
+    "reduce_in_place",
     "submit",
 ]
