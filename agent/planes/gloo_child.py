@@ -176,28 +176,33 @@ def _sockets(descriptors: dict[str, int]) -> dict[int, socket.socket]:
     return found
 
 
+def _serve(words: Mapping[str, Any], say: Callable[[str], None], pumps: list[threading.Thread]) -> None:
+    """Connects, and starts the pumps."""
+    links, lanes = _sockets(words["links"]), _sockets(words["lanes"])
+    try:
+        group = _connect(words["place"], links) if links else None
+    except Exception as error:
+        say(f"Gloo could not connect: {str(error)[:_LONGEST_REASON]}".replace("\n", " "))
+        os._exit(1)
+    pumps += Pumps(group, say).start(lanes)
+    say("ready")
+
+
 def main() -> None:
     """Runs until the agent closes descriptor 0, then for a moment to let out what there is."""
-    words = json.loads(sys.argv[1])
     control, speaking = socket.socket(fileno=0), threading.Lock()
 
     def say(text: str) -> None:
         with speaking, contextlib.suppress(OSError):
             control.sendall(text.encode() + b"\n")
 
-    links, lanes = _sockets(words["links"]), _sockets(words["lanes"])
-    try:
-        group = _connect(words["place"], links) if links else None
-    except (RuntimeError, OSError) as error:
-        say(f"Gloo could not connect: {str(error)[:_LONGEST_REASON]}".replace("\n", " "))
-        os._exit(1)
-    say("ready")
-    pumps = Pumps(group, say).start(lanes)
+    pumps: list[threading.Thread] = []
+    threading.Thread(target=_serve, args=(json.loads(sys.argv[1]), say, pumps), daemon=True).start()
     control.recv(1)
     until = time.monotonic() + _FAREWELL_S
     for pump in pumps:
         pump.join(max(0.0, until - time.monotonic()))
-    os._exit(0)  # Gloo's threads can't be stopped
+    os._exit(0)  # Gloo's threads can't be stopped, and one that connects neither
 
 
 if __name__ == "__main__":
