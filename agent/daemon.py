@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from horovod.agent.core.tally import Tally
 from horovod.agent.limits import shortage
 from horovod.agent.planes import sockets
+from horovod.agent.planes.gloo import GlooServer
 from horovod.agent.planes.links import Links
 from horovod.agent.planes.opening import PlaneOptions
 from horovod.agent.planes.tcp import TcpOptions
@@ -74,7 +75,7 @@ class _JobRun:
         instance: str,
         start: control_pb2.Order,
         outputs: AgentOutputs,
-        links: Links,
+        plane: PlaneOptions,
         tally: Tally,
     ) -> None:
         self.number = start.start_ranks.job
@@ -83,7 +84,7 @@ class _JobRun:
         self.shell = AgentShell(
             AgentOptions(options.name, options.host, options.slots, ranks, options.helpers, options.allowed_uids),
             outputs,
-            PlaneOptions(links, options.plane.tcp, options.plane.name, options.plane.open_s),
+            plane,
             tally,
         )
         self.shell.start(registered=True)
@@ -108,6 +109,10 @@ class Daemon:
         self.problem = ""
         plane = options.plane
         self._links = Links(sockets.listen(plane.listen, plane.ports), plane.tcp.lanes, plane.open_s)
+        self._gloo = GlooServer(options.environment) if plane.name == "gloo" else None
+        if self._gloo is not None:
+            self._gloo.start()
+        self._plane = PlaneOptions(self._links, plane.tcp, self._gloo, plane.open_s)
         register = control_pb2.Register(
             agent=options.name,
             host=options.host,
@@ -152,6 +157,8 @@ class Daemon:
             await self._end_job(_DRAIN_S)
             await self._uplink.close()
             await self._links.close()
+            if self._gloo is not None:
+                self._gloo.close()
 
     def stop(self, reason: str) -> None:
         """Ends the ranks with grace and takes leave; called again, at once."""
@@ -222,7 +229,7 @@ class Daemon:
         if not self._stopping:
             log.info("Job %d starts with %d ranks here.", order.start_ranks.job, len(order.start_ranks.places))
             outputs = AgentOutputs(self._reporter(self._uplink.report), self.broken)
-            self._job = _JobRun(self._options, self._uplink.instance, order, outputs, self._links, self.tally)
+            self._job = _JobRun(self._options, self._uplink.instance, order, outputs, self._plane, self.tally)
 
     def _reporter(self, report: Callable[[control_pb2.AgentReport], None]) -> Callable[[control_pb2.AgentReport], None]:
         """Reports of one job: what it still says when its session is over is for nobody."""

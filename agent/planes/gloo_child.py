@@ -1,9 +1,10 @@
-"""The program that an agent starts for the plane ``gloo``: passes bytes between socket pairs and Gloo, until its agent ends it.
+"""The program that an agent starts for the plane ``gloo``: loads torch once, then forks a process for each epoch.
 
-``argv[1]`` is JSON: this agent's place in the ring, and for each other place the descriptors of a ``link`` and of a ``lane``.
-Links are connections to the other agents that have proved the key of the epoch; over them the children tell each other where Gloo
-listens.  What comes in on a lane goes to the other agent's child, and from there to its lane.  Descriptor 0 is the agent's:
-it hears lines, ``ready`` and ``lost PLACE REASON``, and its end is ours.
+An epoch's process passes bytes between socket pairs and Gloo until its agent ends it.  It gets this agent's place in the ring, and
+for each other place a *link* and a *lane*.  Links are connections to the other agents that have proved the key of the epoch; over
+them these processes tell each other where Gloo listens.  What comes in on a lane goes to the other agent's process, and from there
+to its lane.  On its *control* the agent hears lines: ``ready PID``, ``lost PLACE REASON``, and from the parent ``died HOW``.  When
+the agent closes its end, the process has a moment to let out what there is; the parent kills one that takes longer.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
+import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -32,6 +35,7 @@ _LONGEST_LINE = 1 << 16
 _FOREVER = timedelta(days=365)  # the agents' nets watch each other; Gloo must not end what is merely quiet
 _FAREWELL_S = 1.0
 _LONGEST_REASON = 150
+_MOST_DESCRIPTORS = 253  # that one message may carry
 
 
 class LinkStore(dist.Store):  # type: ignore[name-defined,misc]
@@ -161,6 +165,8 @@ def _shutdown(lane: socket.socket, how: int) -> None:
 
 def _connect(place: int, links: dict[int, socket.socket]) -> Any:
     """The group of all agents' children.  Gloo listens where the other agents have reached this one."""
+    for link in links.values():
+        link.setblocking(True)
     address = links[min(links)].getsockname()[0].removeprefix("::ffff:")
     gloo: Any = dist.ProcessGroupGloo
     options = gloo._Options()
@@ -169,40 +175,119 @@ def _connect(place: int, links: dict[int, socket.socket]) -> Any:
     return gloo(LinkStore(list(links.values())), place, len(links) + 1, options)
 
 
-def _sockets(descriptors: dict[str, int]) -> dict[int, socket.socket]:
-    found = {int(place): socket.socket(fileno=descriptor) for place, descriptor in descriptors.items()}
-    for sock in found.values():
-        sock.setblocking(True)
-    return found
-
-
-def _serve(words: Mapping[str, Any], say: Callable[[str], None], pumps: list[threading.Thread]) -> None:
-    """Connects, and starts the pumps."""
-    links, lanes = _sockets(words["links"]), _sockets(words["lanes"])
-    try:
-        group = _connect(words["place"], links) if links else None
-    except Exception as error:
-        say(f"Gloo could not connect: {str(error)[:_LONGEST_REASON]}".replace("\n", " "))
-        os._exit(1)
-    pumps += Pumps(group, say).start(lanes)
-    say("ready")
-
-
-def main() -> None:
-    """Runs until the agent closes descriptor 0, then for a moment to let out what there is."""
-    control, speaking = socket.socket(fileno=0), threading.Lock()
+def _serve(
+    place: int, links: dict[int, socket.socket], lanes: dict[int, socket.socket], control: socket.socket
+) -> None:
+    """An epoch's process, to its end."""
+    speaking = threading.Lock()
 
     def say(text: str) -> None:
         with speaking, contextlib.suppress(OSError):
             control.sendall(text.encode() + b"\n")
 
     pumps: list[threading.Thread] = []
-    threading.Thread(target=_serve, args=(json.loads(sys.argv[1]), say, pumps), daemon=True).start()
+
+    def connect() -> None:
+        try:
+            group = _connect(place, links) if links else None
+        except Exception as error:
+            say(f"Gloo could not connect: {str(error)[:_LONGEST_REASON]}".replace("\n", " "))
+            os._exit(1)
+        pumps.extend(Pumps(group, say).start(lanes))
+        say(f"ready {os.getpid()}")
+
+    threading.Thread(target=connect, daemon=True).start()
     control.recv(1)
     until = time.monotonic() + _FAREWELL_S
     for pump in pumps:
         pump.join(max(0.0, until - time.monotonic()))
     os._exit(0)  # Gloo's threads can't be stopped, and one that connects neither
+
+
+@dataclass
+class _Fork:
+    """An epoch's process; ``kill_at`` once the agent has closed its control."""
+
+    pid: int
+    control: socket.socket
+    kill_at: float | None = None
+
+
+class _Forks:
+    """All processes that live, by a descriptor that is readable once they do not."""
+
+    def __init__(self) -> None:
+        self._forks: dict[int, _Fork] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._forks)
+
+    def add(self, words: bytes, descriptors: list[int]) -> None:
+        """For an epoch; the agent's word and descriptors say what it has to do."""
+        place, *others = json.loads(words)
+        control, *ends = (socket.socket(fileno=descriptor) for descriptor in descriptors)
+        links, lanes = dict(zip(others, ends[::2], strict=True)), dict(zip(others, ends[1::2], strict=True))
+        pid = os.fork()
+        if not pid:
+            try:
+                self._forget_all()
+                _serve(place, links, lanes, control)
+            finally:
+                os._exit(1)
+        for end in ends:
+            end.close()
+        self._forks[os.pidfd_open(pid)] = _Fork(pid, control)
+
+    def _forget_all(self) -> None:
+        """In a fork: what belongs to the others."""
+        os.close(0)
+        for descriptor, fork in self._forks.items():
+            os.close(descriptor)
+            fork.control.close()
+
+    def watch(self, poll: select.poll) -> int | None:
+        """What to look for, and for how many milliseconds."""
+        for descriptor, fork in self._forks.items():
+            poll.register(descriptor, select.POLLIN)
+            if fork.kill_at is None:
+                poll.register(fork.control, 0)  # its hangup
+        dying = [fork.kill_at for fork in self._forks.values() if fork.kill_at is not None]
+        return max(0, int((min(dying) - time.monotonic()) * 1000) + 1) if dying else None
+
+    def look(self, seen: Mapping[int, int]) -> None:
+        """Takes leave of the dead, and ends who should be."""
+        for descriptor, fork in list(self._forks.items()):
+            if fork.control.fileno() in seen:
+                fork.kill_at = time.monotonic() + 2 * _FAREWELL_S
+            if descriptor in seen:
+                self._bury(descriptor)
+            elif fork.kill_at is not None and fork.kill_at <= time.monotonic():
+                os.kill(fork.pid, signal.SIGKILL)  # not waited for yet: nobody else can have this number
+
+    def _bury(self, descriptor: int) -> None:
+        fork = self._forks.pop(descriptor)
+        os.close(descriptor)
+        code = os.waitstatus_to_exitcode(os.waitpid(fork.pid, 0)[1])
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        with contextlib.suppress(OSError):
+            fork.control.sendall(f"died {how}\n".encode())
+        fork.control.close()
+
+
+def main() -> None:
+    """Until the agent is gone and all processes have ended."""
+    agent, forks, is_there = socket.socket(fileno=0), _Forks(), True
+    while is_there or forks:
+        poll = select.poll()
+        if is_there:
+            poll.register(agent, select.POLLIN)
+        seen = dict(poll.poll(forks.watch(poll)))
+        forks.look(seen)
+        if is_there and agent.fileno() in seen:
+            words, descriptors, _, _ = socket.recv_fds(agent, _LONGEST_LINE, _MOST_DESCRIPTORS)
+            is_there = bool(words)
+            if words:
+                forks.add(words, list(descriptors))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from horovod import native
 from horovod.agent.core import events as ev
-from horovod.agent.planes.gloo import GlooCarrier, GlooPlane
+from horovod.agent.planes.gloo import GlooCarrier, GlooPlane, GlooServer
 from horovod.agent.planes.links import Link, Links
 from horovod.agent.planes.plane import Plane
 from horovod.agent.planes.tcp import TcpOptions, TcpPlane
@@ -19,11 +19,11 @@ __all__ = ["PlaneOpening", "PlaneOptions"]
 
 @dataclass(frozen=True, slots=True)
 class PlaneOptions:
-    """How other agents are reached: the links that outlive jobs, and what is told of the plane; ``name`` as in PLANES."""
+    """How other agents are reached: the links that outlive jobs, and what is told of the plane.  ``gloo``: data go through it."""
 
     links: Links
     tcp: TcpOptions = field(default_factory=TcpOptions)
-    name: str = "tcp"
+    gloo: GlooServer | None = None
     open_s: float = 30.0
 
 
@@ -39,8 +39,8 @@ class PlaneOpening:
         """With all other agents; LinkFailed names the one that can't be reached."""
         command = self._command
         self._links = await self._options.links.open(command.epoch, command.ring, command.place, command.key)
-        if self._options.name == "gloo":
-            self._carrier = GlooCarrier(command, self._links)
+        if self._options.gloo is not None:
+            self._carrier = GlooCarrier(self._options.gloo, command, self._links)
             await self._carrier.ready(self._options.open_s)
 
     def plane(

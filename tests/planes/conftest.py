@@ -2,33 +2,50 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+from horovod.agent.planes.gloo import GlooServer
 
-from tests.planes.makers import MAKERS, Made
+from tests.planes.makers import Made, PlaneMaker, gloo, local, tcp
 from tests.planes.world import Shape, World
 
 Fresh = Callable[..., Made]
 
 
+@pytest.fixture(scope="session")
+def gloo_server() -> Iterator[GlooServer]:
+    """Loads torch once for all tests."""
+    server = GlooServer(os.environ)
+    server.start()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def makers(gloo_server: GlooServer) -> dict[str, PlaneMaker]:
+    """All planes; whoever adds one adds it here, and it has to pass what the others pass."""
+    return {"local": local, "tcp": tcp, "gloo": gloo(gloo_server)}
+
+
 @pytest.fixture(scope="module")
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
+def world(request: pytest.FixtureRequest, makers: dict[str, PlaneMaker]) -> Iterator[World]:
     """Its parameter are the plane's name and the shape."""
     name, shape = request.param
-    made = MAKERS[name](shape)
+    made = makers[name](shape, 20.0, False)
     yield made.world
     made.close()
 
 
 @pytest.fixture
-def fresh() -> Iterator[Fresh]:
+def fresh(makers: dict[str, PlaneMaker]) -> Iterator[Fresh]:
     """``fresh("tcp", (1, 1), silent_s=2.0, troubled=True)``: closed after the test, which must leave nothing."""
     with ExitStack() as stack:
 
         def make(name: str, shape: Shape, silent_s: float = 20.0, troubled: bool = False) -> Made:
-            made = MAKERS[name](shape, silent_s, troubled)
+            made = makers[name](shape, silent_s, troubled)
             stack.callback(made.close)
             return made
 

@@ -1,7 +1,7 @@
 """Makers of planes, and what can go wrong with each.
 
-A maker is called with a shape and gives a World; whoever adds a plane adds one here, and it has to pass what the others pass.
-The hosts are joined as agents join them: addresses, handshake, plane.  ``Trouble`` stands between host 0 and all others.
+A maker is called with a shape and gives a World.  The hosts are joined as agents join them: addresses, handshake, plane.
+``Trouble`` stands between host 0 and all others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Protocol
 from horovod.agent.core import events as ev
 from horovod.agent.core.values import Host
 from horovod.agent.planes import sockets
-from horovod.agent.planes.gloo import GlooPlane
+from horovod.agent.planes.gloo import GlooPlane, GlooServer
 from horovod.agent.planes.links import Link, Links
 from horovod.agent.planes.opening import PlaneOpening, PlaneOptions
 from horovod.agent.planes.tcp import TcpOptions
@@ -26,7 +26,7 @@ from tests.cluster.forwarder import Forwarder
 from tests.planes.relay import Relay
 from tests.planes.world import HostRoom, Loop, Shape, World
 
-__all__ = ["MAKERS", "Made", "PlaneMaker", "Trouble", "gloo", "local", "tcp"]
+__all__ = ["Made", "PlaneMaker", "Trouble", "gloo", "local", "tcp"]
 
 _KEY = b"k" * 32
 _OPEN_S = 50.0
@@ -70,9 +70,11 @@ class Made:
 class _Connector:
     """Joins rooms as agents join: ``between(address)`` is where others find host 0, ``inside`` may put itself into its links."""
 
-    def __init__(self, name: str, silent_s: float, between: Callable[[int], int] = lambda port: port) -> None:
-        self.name, self._between = name, between
-        self._tcp = TcpOptions(lanes=1 if name == "gloo" else 2, silent_s=silent_s)
+    def __init__(
+        self, silent_s: float, gloo: GlooServer | None = None, between: Callable[[int], int] = lambda port: port
+    ) -> None:
+        self._gloo, self._between = gloo, between
+        self._tcp = TcpOptions(lanes=1 if gloo is not None else 2, silent_s=silent_s)
         self.inside: Callable[[list[Link]], None] = lambda links: None
         self.planes: list[object] = []
 
@@ -90,7 +92,7 @@ class _Connector:
         ports = [self._between(each.port) if place == 0 else each.port for place, each in enumerate(links)]
         ring = tuple(Host(f"a{i}", f"h{i}", (f"127.0.0.1:{port}",)) for i, port in enumerate(ports))
         openings = [
-            PlaneOpening(PlaneOptions(each, self._tcp, self.name, _OPEN_S), ev.PlaneOpen(1, ring, place, _KEY))
+            PlaneOpening(PlaneOptions(each, self._tcp, self._gloo, _OPEN_S), ev.PlaneOpen(1, ring, place, _KEY))
             for place, each in enumerate(links)
         ]
         try:
@@ -150,9 +152,9 @@ class _TcpTrouble:
 def tcp(shape: Shape, silent_s: float = 20.0, troubled: bool = False) -> Made:
     """Connections over loopback."""
     if not troubled:
-        return Made(World(shape, _Connector("tcp", silent_s)))
+        return Made(World(shape, _Connector(silent_s)))
     trouble = _TcpTrouble()
-    return Made(World(shape, _Connector("tcp", silent_s, trouble.between)), trouble)
+    return Made(World(shape, _Connector(silent_s, between=trouble.between)), trouble)
 
 
 # ---- Gloo
@@ -197,11 +199,12 @@ class _GlooTrouble:
             relay.join()
 
 
-def gloo(shape: Shape, silent_s: float = 20.0, troubled: bool = False) -> Made:
-    """A child process with torch for each host."""
-    connector = _Connector("gloo", silent_s)
-    trouble = _GlooTrouble(connector) if troubled else None
-    return Made(World(shape, connector), trouble)
+def gloo(server: GlooServer) -> PlaneMaker:
+    """A process with Gloo for each host; all of them are forks of one server, which loads torch once."""
 
+    def make(shape: Shape, silent_s: float = 20.0, troubled: bool = False) -> Made:
+        connector = _Connector(silent_s, server)
+        trouble = _GlooTrouble(connector) if troubled else None
+        return Made(World(shape, connector), trouble)
 
-MAKERS: dict[str, PlaneMaker] = {"local": local, "tcp": tcp, "gloo": gloo}
+    return make
