@@ -6,7 +6,6 @@ What a break, a refusal or a silence means is decided in core/session.py.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 import secrets
@@ -22,7 +21,7 @@ from horovod.proto import control_pb2
 from horovod.proto.link import LinkError
 from horovod.proto.pump import Pump
 from horovod.proto.security import Address, Security
-from horovod.proto.services import SESSION, open_channel, open_stream
+from horovod.proto.services import SESSION, admission, open_channel, open_stream
 
 __all__ = ["Listener", "Uplink", "UplinkOptions"]
 
@@ -189,8 +188,8 @@ class Uplink:
         async with open_channel(self._options.coordinator, self._options.security) as channel:
             call = self._call = open_stream(channel, SESSION, self._options.security)
             try:
-                with contextlib.suppress(asyncio.InvalidStateError):  # refused already: reading tells why
-                    await call.write(_Frame(hello=self._hello()))
+                await admission(call)
+                await call.write(_Frame(hello=self._hello()))
                 frame = await call.read()
                 if frame is grpc.aio.EOF:
                     return ""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import grpc
 import pytest
 from horovod.coordinator import sessions
 from horovod.coordinator.core import Coordinator, JobCancelled, JobSubmitted
 from horovod.proto import control_pb2, worker_pb2
-from horovod.proto.security import Security
-from horovod.proto.services import OUTPUT, RUN, SESSION
+from horovod.proto.security import Address, Security
+from horovod.proto.services import OUTPUT, RUN, SESSION, admission, handlers, open_channel, open_stream
 
 from tests.coordinator.peers import run, serving
 
@@ -171,6 +173,34 @@ def test_every_call_wants_the_token(method: Any) -> None:
     assert missing.startswith("UNAUTHENTICATED: The coordinator wants a token, this one is missing")
     assert wrong.startswith("UNAUTHENTICATED: The coordinator wants a token, this one is another")
     assert right.startswith("INVALID_ARGUMENT")
+
+
+def test_a_client_that_waits_for_admission_always_hears_why_it_is_refused() -> None:
+    async def story() -> str:
+        async with serving(Security("open-sesame")) as peers:
+            await admission(peers.call(SESSION, Security("open-sesame")).stream)
+            with pytest.raises(grpc.aio.AioRpcError) as refusal:
+                await admission(peers.call(SESSION).stream)
+            return str(refusal.value.details())
+
+    assert "this one is missing" in run(story)
+
+
+def test_a_server_that_is_no_coordinator_is_told_from_one_that_refuses() -> None:
+    async def story() -> str:
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers((handlers({"Session": lambda context: asyncio.sleep(0)}),))
+        address = Address("127.0.0.1", server.add_insecure_port("127.0.0.1:0"))
+        await server.start()
+        try:
+            async with open_channel(address, Security()) as channel:
+                with pytest.raises(grpc.aio.AioRpcError) as refusal:
+                    await admission(open_stream(channel, SESSION, Security()))
+                return str(refusal.value.details())
+        finally:
+            await server.stop(None)
+
+    assert run(story) == "What answers there is no hvd-coordinator."
 
 
 # ---- jobs
