@@ -37,12 +37,13 @@ from horovod.coordinator.core.values import Error, ErrorKind, ProcessSet
 
 @dataclass(slots=True)
 class Agent:
-    """A registered agent; ``addresses`` are those of its data plane."""
+    """A registered agent; ``addresses`` are those of its data ``plane``."""
 
     host: str
     slots: int
     labels: Mapping[str, str] = field(default_factory=dict)
     addresses: tuple[str, ...] = ()
+    plane: str = ""
 
 
 @dataclass(slots=True)
@@ -83,7 +84,7 @@ class Coordinator:
     def _report(self, out: Outbox, event: ev.Report, now: float) -> None:
         body = event.body
         if isinstance(body, ev.Register):
-            self.agents[body.agent] = Agent(body.host, body.slots, body.labels, body.addresses)
+            self.agents[body.agent] = Agent(body.host, body.slots, body.labels, body.addresses, body.plane)
             out.send(body.agent, Registered(self.incarnation))
         elif isinstance(body, (ev.RankHello, ev.RankStarted, ev.RankExited, ev.RankLeft)):
             self._rank_report(out, body, now)
