@@ -51,7 +51,7 @@ _MEANINGS: dict[str, str] = {
     "HOROVOD_THREAD_AFFINITY": "accepted without effect: there is no background thread that computes; nothing is pinned.",
     "HOROVOD_ADASUM_MPI_CHUNK_SIZE": "accepted without effect: no MPI is used.",
     "HOROVOD_CCL_CACHE": "accepted without effect: oneCCL is not used.",
-    "HOROVOD_GLOO_IFACE": "accepted without effect: Gloo is not used; for hvd-agent there is --interface.",
+    "HOROVOD_GLOO_IFACE": "accepted without effect: hvd-agent chooses addresses, for the plane gloo too; see its --interface.",
     "HOROVOD_GLOO_RENDEZVOUS_ADDR": _NO_GLOO,
     "HOROVOD_GLOO_RENDEZVOUS_PORT": _NO_GLOO,
     "HOROVOD_ELASTIC": _NO_ELASTIC,

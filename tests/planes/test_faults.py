@@ -17,38 +17,58 @@ from horovod.native import DType
 from tests.planes import suite
 from tests.planes.conftest import Fresh
 from tests.planes.makers import Made
-from tests.planes.world import LIMIT_S, World, allreduce, finish, reduce_in_place, submit
+from tests.planes.world import LIMIT_S, Shape, World, allreduce, finish, reduce_in_place, submit
 
 pytestmark = [pytest.mark.usefixtures("no_leaks"), pytest.mark.timeout(100)]
 
 slow = pytest.mark.slow
 SILENT_S = 2.0
-BYTES = 32 << 20
-PLANES = ["tcp", "gloo"]
-both = pytest.mark.parametrize("name", PLANES)
-# Each child of the plane gloo loads torch: one test by default, the others on request.
+BYTES = 16 << 20
+# What only the carrier of the frames changes is looked at with one plane by default, with the others on request.
+what = pytest.mark.parametrize("pull", [False, pytest.param(True, marks=slow)], ids=["reduce", "pull"])
 mostly_tcp = pytest.mark.parametrize("name", ["tcp", pytest.param("gloo", marks=slow)])
 
 
 class Rounds:
-    """Ranks that reduce a large payload again and again until there is an error; ``started`` when all are in the second round."""
+    """Ranks with large rounds, one after the other until there is an error; ``started`` when all are in the second one.
 
-    def __init__(self, world: World, nbytes: int = BYTES) -> None:
-        self._world, self._plan = world, world.plan(nbytes, DType.INT32)
+    They reduce, or with ``pull`` everybody reads what everybody publishes.
+    """
+
+    def __init__(self, world: World, pull: bool = False, nbytes: int = BYTES) -> None:
+        self._world, self._plan = world, world.plan(None if pull else nbytes, DType.INT32)
         self._count, self._lock, self._left = nbytes // 4, threading.Lock(), world.size
+        self._round = self._pull if pull else self._reduce
         self.started = threading.Event()
         self._futures = world.start(self._plan, self._body)
 
     def _body(self, rank: int, engine: NativeEngine) -> tuple[int, str]:
-        data = np.full(self._count, rank + 1, np.int32)
-        assert allreduce(engine, self._plan, rank, data)[-1] == sum(range(1, self._world.size + 1))
+        assert self._round(rank, engine) == OK
         with self._lock:
             self._left -= 1
             if not self._left:
                 self.started.set()
-        while (status := reduce_in_place(engine, self._plan, rank, data)) == OK:
-            data[:] = rank + 1
+        while (status := self._round(rank, engine)) == OK:
+            pass
         return status, engine.reason()
+
+    def _reduce(self, rank: int, engine: NativeEngine) -> int:
+        data = np.full(self._count, rank + 1, np.int32)
+        status = reduce_in_place(engine, self._plan, rank, data)
+        assert status != OK or data[-1] == sum(range(1, self._world.size + 1))
+        return status
+
+    def _pull(self, rank: int, engine: NativeEngine) -> int:
+        data = np.full(self._count, rank + 1, np.int32)
+        handle = engine.pull([(data.ctypes.data, data.nbytes)], [], 0)
+        status, _ = engine.bind(handle, self._plan.at[rank])
+        if status != OK or (status := finish(engine, handle)) != OK:
+            return status
+        for member in range(self._world.size):
+            status = engine.pull_copy(handle, [(member, 0, data.ctypes.data, data.nbytes)])
+            assert status != OK or data[-1] == member + 1
+        engine.done(handle)
+        return status
 
     def ends(self) -> list[tuple[int, str]]:
         """Status and reason of each rank."""
@@ -103,26 +123,29 @@ def test_a_slow_peer(fresh: Fresh, name: str) -> None:
     assert [room.told for room in made.world.rooms] == [[], [], []]
 
 
-@both
-def test_an_abort_in_flight(fresh: Fresh, name: str) -> None:
+@what
+@pytest.mark.parametrize(("name", "shape"), [("local", (3,)), ("tcp", (1, 2)), ("gloo", (1, 2))])
+def test_an_abort_in_flight(fresh: Fresh, name: str, shape: Shape, pull: bool) -> None:
     """One host ends the epoch while large rounds are under way: all ranks everywhere learn why."""
-    made = fresh(name, (1, 2))
-    rounds = Rounds(made.world)
+    made = fresh(name, shape)
+    rounds = Rounds(made.world, pull)
     assert rounds.started.wait(LIMIT_S)
     since = time.monotonic()
-    made.world.rooms[1].room.fail(ev.BoardFail(False, "rank 2 was killed"))
+    made.world.rooms[-1].room.fail(ev.BoardFail(False, "rank 2 was killed"))
     ends = rounds.ends()
     assert time.monotonic() - since < 10
     assert {status for status, _ in ends} == {FAILED}
     assert all(reason.endswith("rank 2 was killed") for _, reason in ends), ends
-    assert made.world.rooms[0].told == [ev.PlaneAborted(1, 1, "rank 2 was killed")]
+    others = made.world.rooms[:-1]
+    assert [room.told for room in others] == [[ev.PlaneAborted(1, 1, "rank 2 was killed")] for _ in others]
 
 
+@what
 @mostly_tcp
-def test_a_peer_that_vanishes_without_a_reset(fresh: Fresh, name: str) -> None:
+def test_a_peer_that_vanishes_without_a_reset(fresh: Fresh, name: str, pull: bool) -> None:
     made = fresh(name, (1, 1, 2), silent_s=SILENT_S, troubled=True)
     assert made.trouble is not None
-    rounds = Rounds(made.world)
+    rounds = Rounds(made.world, pull)
     assert rounds.started.wait(LIMIT_S)
     since = time.monotonic()
     made.trouble.vanish()
@@ -131,12 +154,13 @@ def test_a_peer_that_vanishes_without_a_reset(fresh: Fresh, name: str) -> None:
     assert any("silence" in told.text for room in made.world.rooms for told in room.told)
 
 
+@what
 @mostly_tcp
-def test_connections_that_break(fresh: Fresh, name: str) -> None:
+def test_connections_that_break(fresh: Fresh, name: str, pull: bool) -> None:
     """Long before silence could tell."""
     made = fresh(name, (1, 1, 2), silent_s=60.0, troubled=True)
     assert made.trouble is not None
-    rounds = Rounds(made.world)
+    rounds = Rounds(made.world, pull)
     assert rounds.started.wait(LIMIT_S)
     made.trouble.reset()
     check_lost(made, rounds.ends())
