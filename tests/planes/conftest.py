@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from horovod.agent.planes.gloo import GlooServer
@@ -34,7 +35,7 @@ def makers(gloo_server: GlooServer) -> dict[str, PlaneMaker]:
 def world(request: pytest.FixtureRequest, makers: dict[str, PlaneMaker]) -> Iterator[World]:
     """Its parameter are the plane's name and the shape."""
     name, shape = request.param
-    made = makers[name](shape, 20.0, False)
+    made = makers[name](shape)
     yield made.world
     made.close()
 
@@ -44,8 +45,8 @@ def fresh(makers: dict[str, PlaneMaker]) -> Iterator[Fresh]:
     """``fresh("tcp", (1, 1), silent_s=2.0, troubled=True)``: closed after the test, which must leave nothing."""
     with ExitStack() as stack:
 
-        def make(name: str, shape: Shape, silent_s: float = 20.0, troubled: bool = False) -> Made:
-            made = makers[name](shape, silent_s, troubled)
+        def make(name: str, shape: Shape, **options: Any) -> Made:
+            made = makers[name](shape, **options)
             stack.callback(made.close)
             return made
 

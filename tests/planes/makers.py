@@ -10,10 +10,12 @@ import asyncio
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import psutil
 from horovod.agent.core import events as ev
 from horovod.agent.core.values import Host
 from horovod.agent.planes import sockets
@@ -30,6 +32,8 @@ __all__ = ["Made", "PlaneMaker", "Trouble", "gloo", "local", "tcp"]
 
 _KEY = b"k" * 32
 _OPEN_S = 50.0
+_END_S = 20.0
+_ADDRESS = "127.0.0.1"
 
 
 class Trouble(Protocol):
@@ -51,7 +55,12 @@ class Trouble(Protocol):
         """Once the world is closed."""
 
 
-PlaneMaker = Callable[[Shape, float, bool], "Made"]
+class PlaneMaker(Protocol):
+    """``silent_s``: a host that is silent for so long is lost; ``troubled``: with trouble."""
+
+    def __call__(
+        self, shape: Shape, silent_s: float = 20.0, troubled: bool = False, address: str = _ADDRESS
+    ) -> Made: ...
 
 
 @dataclass
@@ -71,9 +80,13 @@ class _Connector:
     """Joins rooms as agents join: ``between(address)`` is where others find host 0, ``inside`` may put itself into its links."""
 
     def __init__(
-        self, silent_s: float, gloo: GlooServer | None = None, between: Callable[[int], int] = lambda port: port
+        self,
+        silent_s: float,
+        gloo: GlooServer | None = None,
+        between: Callable[[int], int] = lambda port: port,
+        address: str = _ADDRESS,
     ) -> None:
-        self._gloo, self._between = gloo, between
+        self._gloo, self._between, self._address = gloo, between, address
         self._tcp = TcpOptions(lanes=1 if gloo is not None else 2, silent_s=silent_s)
         self.inside: Callable[[list[Link]], None] = lambda links: None
         self.planes: list[object] = []
@@ -88,9 +101,11 @@ class _Connector:
         return lambda: loop.run(close())
 
     async def _connect(self, rooms: Sequence[HostRoom]) -> list[Links]:
-        links = [Links(sockets.listen("127.0.0.1"), self._tcp.lanes, _OPEN_S) for _ in rooms]
+        links = [Links(sockets.listen(self._address), self._tcp.lanes, _OPEN_S) for _ in rooms]
         ports = [self._between(each.port) if place == 0 else each.port for place, each in enumerate(links)]
-        ring = tuple(Host(f"a{i}", f"h{i}", (f"127.0.0.1:{port}",)) for i, port in enumerate(ports))
+        ring = tuple(
+            Host(f"a{i}", f"h{i}", (sockets.join_address(self._address, port),)) for i, port in enumerate(ports)
+        )
         openings = [
             PlaneOpening(PlaneOptions(each, self._tcp, self._gloo, _OPEN_S), ev.PlaneOpen(1, ring, place, _KEY))
             for place, each in enumerate(links)
@@ -114,7 +129,7 @@ class _Connector:
 # ---- one host
 
 
-def local(shape: Shape, silent_s: float = 20.0, troubled: bool = False) -> Made:
+def local(shape: Shape, silent_s: float = 20.0, troubled: bool = False, address: str = _ADDRESS) -> Made:
     """No plane: the board is all there is."""
     return Made(World(shape, None))
 
@@ -149,10 +164,10 @@ class _TcpTrouble:
             forwarder.close()
 
 
-def tcp(shape: Shape, silent_s: float = 20.0, troubled: bool = False) -> Made:
+def tcp(shape: Shape, silent_s: float = 20.0, troubled: bool = False, address: str = _ADDRESS) -> Made:
     """Connections over loopback."""
     if not troubled:
-        return Made(World(shape, _Connector(silent_s)))
+        return Made(World(shape, _Connector(silent_s, address=address)))
     trouble = _TcpTrouble()
     return Made(World(shape, _Connector(silent_s, between=trouble.between)), trouble)
 
@@ -190,20 +205,26 @@ class _GlooTrouble:
 
     @property
     def _pid(self) -> int:
-        plane = self._connector.planes[0]
-        assert isinstance(plane, GlooPlane)
-        return plane._carrier.pid
+        return self._pids[0]
+
+    @property
+    def _pids(self) -> list[int]:
+        return [plane._carrier.pid for plane in self._connector.planes if isinstance(plane, GlooPlane)]
 
     def close(self) -> None:
         for relay in self._relays:
             relay.join()
+        deadline = time.monotonic() + _END_S
+        while left := [pid for pid in self._pids if psutil.pid_exists(pid)]:
+            assert time.monotonic() < deadline, f"{left} still run Gloo"
+            time.sleep(0.01)
 
 
 def gloo(server: GlooServer) -> PlaneMaker:
     """A process with Gloo for each host; all of them are forks of one server, which loads torch once."""
 
-    def make(shape: Shape, silent_s: float = 20.0, troubled: bool = False) -> Made:
-        connector = _Connector(silent_s, server)
+    def make(shape: Shape, silent_s: float = 20.0, troubled: bool = False, address: str = _ADDRESS) -> Made:
+        connector = _Connector(silent_s, server, address=address)
         trouble = _GlooTrouble(connector) if troubled else None
         return Made(World(shape, connector), trouble)
 

@@ -96,6 +96,11 @@ def test_bytes_that_come_one_by_one(fresh: Fresh, name: str) -> None:
 
 
 @mostly_tcp
+def test_hosts_that_meet_over_ipv6(fresh: Fresh, name: str) -> None:
+    suite.check_sizes(fresh(name, (1, 1), address="::1").world, (1, 300_007))
+
+
+@mostly_tcp
 def test_a_slow_peer(fresh: Fresh, name: str) -> None:
     """Others neither lose it nor wait for it where it is not needed."""
     made = fresh(name, (1, 1, 1), silent_s=SILENT_S, troubled=True)
