@@ -22,7 +22,7 @@ from tests.planes.world import LIMIT_S, Shape, World, allreduce, finish, reduce_
 pytestmark = [pytest.mark.usefixtures("no_leaks"), pytest.mark.timeout(100)]
 
 slow = pytest.mark.slow
-SILENT_S = 2.0
+SILENT_S = 4.0
 BYTES = 16 << 20
 # What only the carrier of the frames changes is looked at with one plane by default, with the others on request.
 what = pytest.mark.parametrize("pull", [False, pytest.param(True, marks=slow)], ids=["reduce", "pull"])
@@ -42,8 +42,17 @@ class Rounds:
         self.started = threading.Event()
         self._futures = world.start(self._plan, self._body)
 
+    def wait_until_started(self) -> None:
+        """Until there is something to break; fails at once when something is broken already."""
+        deadline = time.monotonic() + LIMIT_S
+        while not self.started.wait(0.05):
+            over = [future.result() for future in self._futures if future.done()]
+            assert not over, over
+            assert time.monotonic() < deadline
+
     def _body(self, rank: int, engine: NativeEngine) -> tuple[int, str]:
-        assert self._round(rank, engine) == OK
+        first = self._round(rank, engine)
+        assert first == OK, (first, engine.reason())
         with self._lock:
             self._left -= 1
             if not self._left:
@@ -134,7 +143,7 @@ def test_an_abort_in_flight(fresh: Fresh, name: str, shape: Shape, pull: bool) -
     """One host ends the epoch while large rounds are under way: all ranks everywhere learn why."""
     made = fresh(name, shape)
     rounds = Rounds(made.world, pull)
-    assert rounds.started.wait(LIMIT_S)
+    rounds.wait_until_started()
     since = time.monotonic()
     made.world.rooms[-1].room.fail(ev.BoardFail(False, "rank 2 was killed"))
     ends = rounds.ends()
@@ -151,7 +160,7 @@ def test_a_peer_that_vanishes_without_a_reset(fresh: Fresh, name: str, pull: boo
     made = fresh(name, (1, 1, 2), silent_s=SILENT_S, troubled=True)
     assert made.trouble is not None
     rounds = Rounds(made.world, pull)
-    assert rounds.started.wait(LIMIT_S)
+    rounds.wait_until_started()
     since = time.monotonic()
     made.trouble.vanish()
     check_lost(made, rounds.ends())
@@ -166,7 +175,7 @@ def test_connections_that_break(fresh: Fresh, name: str, pull: bool) -> None:
     made = fresh(name, (1, 1, 2), silent_s=60.0, troubled=True)
     assert made.trouble is not None
     rounds = Rounds(made.world, pull)
-    assert rounds.started.wait(LIMIT_S)
+    rounds.wait_until_started()
     made.trouble.reset()
     check_lost(made, rounds.ends())
 
