@@ -78,8 +78,8 @@ def handlers(behaviours: Mapping[str, Behaviour]) -> grpc.GenericRpcHandler:
     )
 
 
-def _serialize(message: Message) -> bytes:
-    return message.SerializeToString()
+def _serialize(message: Message | bytes) -> bytes:
+    return message if isinstance(message, bytes) else message.SerializeToString()
 
 
 def server_options() -> list[tuple[str, int]]:

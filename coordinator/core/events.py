@@ -13,6 +13,7 @@ from horovod.coordinator.core.values import (
     ProcessSet,
     RankCount,
     RankState,
+    RoundTrip,
 )
 
 
@@ -142,6 +143,13 @@ class PeerLost:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class RoundTrips:
+    """What MeasureRoundTrips has found; who could not be reached is missing."""
+
+    items: tuple[RoundTrip, ...]
+
+
 Body = (
     Register
     | RankHello
@@ -157,6 +165,7 @@ Body = (
     | RankExited
     | Observation
     | PeerLost
+    | RoundTrips
 )
 BODIES: tuple[type, ...] = (
     Register,
@@ -173,6 +182,7 @@ BODIES: tuple[type, ...] = (
     RankExited,
     Observation,
     PeerLost,
+    RoundTrips,
 )
 
 
