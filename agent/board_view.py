@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from horovod import native
 from horovod.agent.core import events as ev
 from horovod.agent.core.tally import Tally
-from horovod.agent.planes.tcp import TcpPlane
+from horovod.agent.planes.plane import Plane
 
 __all__ = ["Account", "BoardView", "Books"]
 
@@ -32,11 +32,6 @@ class Account:
     limit: int | None = None
 
 
-def _open_account(command: ev.PlanAdd) -> Account:
-    """For a new plan; rounds with members on other hosts go over TCP."""
-    return Account(command.collective, "local" if command.remote is None else "tcp", command.payload)
-
-
 @dataclass(slots=True)
 class Books:
     """Of one board.  What others count from 0 on each board is in ``counted``, as far as it is in the tally."""
@@ -45,10 +40,10 @@ class Books:
     accounts: dict[int, Account] = field(default_factory=dict)
     counted: dict[tuple[str, str], int] = field(default_factory=dict)
 
-    def opened(self, command: ev.PlanAdd) -> None:
-        """A plan has a block."""
+    def opened(self, command: ev.PlanAdd, plane: str) -> None:
+        """A plan has a block; ``plane`` carries its rounds."""
         self.tally.plans += 1
-        self.accounts[command.plan] = _open_account(command)
+        self.accounts[command.plan] = Account(command.collective, plane, command.payload)
 
     def limited(self, plan: int, limit: int) -> None:
         """A plan is marked."""
@@ -90,7 +85,7 @@ class BoardView:
     def __init__(self) -> None:
         self.board: native.Board | None = None
         self.arenas: Sequence[int] = ()
-        self.plane: TcpPlane | None = None
+        self.plane: Plane | None = None
         self.books = Books(Tally())
 
     def show(self, board: native.Board, arenas: Sequence[int], books: Books) -> None:

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.util
 import logging
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import horovod
 from horovod.agent.cores import available_cores
 from horovod.agent.daemon import Daemon, DaemonOptions, PlaneSettings
 from horovod.agent.helpers import helpers_problem
+from horovod.agent.planes.plane import plane_problem
 from horovod.agent.planes.tcp import TcpOptions
 from horovod.proto.security import (
     Address,
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from horovod.observe.http import HttpServer
 
 __all__ = ["build_parser", "run_commandline"]
+
+_PLANE_VARIABLES = ("HOROVOD_CPU_OPERATIONS", "HOROVOD_CPU_ALLREDUCE")
 
 log = logging.getLogger("horovod.agent")
 
@@ -78,6 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
         default="",
         help="where processes come in that you start yourself (HOROVOD_AGENT): /run/hvd/agent.sock, or @name",
     )
+    add("--plane", metavar="NAME", default="", help="what moves data between hosts: tcp or gloo; default: tcp")
     add("--data-listen", metavar="HOST", default="", help="address at which other agents' data come in; default: all")
     add("--data-ports", metavar="A-B", default="", help="ports for it, for firewalls; default: any")
     add("--advertise", metavar="HOST", default="", help="address that other agents are told; default: tried in turn")
@@ -125,15 +130,30 @@ def _options(arguments: argparse.Namespace) -> DaemonOptions:
     )
 
 
+def _plane_name(argument: str, environment: Mapping[str, str]) -> str:
+    given = [("--plane", argument), *((name, environment.get(name, "").strip()) for name in _PLANE_VARIABLES)]
+    source, name = next(((source, value) for source, value in given if value), ("", "tcp"))
+    if problem := plane_problem(name, source):
+        raise SecurityProblem(problem)
+    if name.lower() == "gloo" and importlib.util.find_spec("torch") is None:
+        raise SecurityProblem(
+            f"the plane gloo ({source}) needs the package torch, which this host does not have: `pip install torch`, "
+            "or use --plane tcp on all hosts"
+        )
+    return name.lower()
+
+
 def _plane(arguments: argparse.Namespace, has_token: bool) -> PlaneSettings:
     if arguments.peer_timeout < 2:
         raise SecurityProblem(f"--peer-timeout {arguments.peer_timeout:g} must be at least 2 seconds")
+    name = _plane_name(arguments.plane, os.environ)
     return PlaneSettings(
+        name=name,
         listen=arguments.data_listen or ("" if has_token else "127.0.0.1"),
         ports=_ports(arguments.data_ports),
         advertise=arguments.advertise,
         interface=arguments.interface,
-        tcp=TcpOptions(silent_s=arguments.peer_timeout),
+        tcp=TcpOptions(lanes=1 if name == "gloo" else 2, silent_s=arguments.peer_timeout),
     )
 
 

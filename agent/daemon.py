@@ -18,12 +18,14 @@ from horovod.agent.limits import shortage
 from horovod.agent.lobby import Lobby
 from horovod.agent.output import OutputOptions
 from horovod.agent.planes import sockets
+from horovod.agent.planes.gloo import GlooServer
 from horovod.agent.planes.links import Links
+from horovod.agent.planes.opening import PlaneOptions
 from horovod.agent.planes.probe import measure
 from horovod.agent.planes.tcp import TcpOptions
 from horovod.agent.ranks import RankOptions
 from horovod.agent.relay import Relay, RelayOptions
-from horovod.agent.shell import AgentOptions, AgentOutputs, AgentShell, PlaneOptions
+from horovod.agent.shell import AgentOptions, AgentOutputs, AgentShell
 from horovod.agent.uplink import Uplink, UplinkOptions
 from horovod.proto import control_pb2
 from horovod.proto.security import Address, Security
@@ -59,8 +61,12 @@ class DaemonOptions:
 
 @dataclass(frozen=True, slots=True)
 class PlaneSettings:
-    """Where the data plane listens: "" is every address; what is told to others is ``advertise``, else what the host has."""
+    """Where the data plane listens: "" is every address; what is told to others is ``advertise``, else what the host has.
 
+    ``name`` as in PLANES.  Gloo has connections of its own, so that its agents need one to each other only.
+    """
+
+    name: str = "tcp"
     listen: str = ""
     ports: range = range(1)
     advertise: str = ""
@@ -78,7 +84,7 @@ class _JobRun:
         instance: str,
         start: control_pb2.Order,
         outputs: AgentOutputs,
-        links: Links,
+        plane: PlaneOptions,
         tally: Tally,
     ) -> None:
         self.number = start.start_ranks.job
@@ -87,7 +93,7 @@ class _JobRun:
         self.shell = AgentShell(
             AgentOptions(options.name, options.host, options.slots, ranks, options.helpers, options.allowed_uids),
             outputs,
-            PlaneOptions(links, options.plane.tcp),
+            plane,
             tally,
         )
         self.shell.start(registered=True)
@@ -124,11 +130,16 @@ class Daemon:
         self.problem = ""
         plane = options.plane
         self._links = Links(sockets.listen(plane.listen, plane.ports), plane.tcp.lanes, plane.open_s)
+        self._gloo = GlooServer(options.environment) if plane.name == "gloo" else None
+        if self._gloo is not None:
+            self._gloo.start()
+        self._plane = PlaneOptions(self._links, plane.tcp, self._gloo, plane.open_s)
         register = control_pb2.Register(
             agent=options.name,
             host=options.host,
             slots=options.slots,
             labels=dict(options.labels),
+            plane=plane.name,
             addresses=_addresses(plane, options.coordinator, self._links.port),
         )
         self._uplink = Uplink(UplinkOptions(options.coordinator, options.security, register), self)
@@ -194,6 +205,8 @@ class Daemon:
                 await self._lobby.close(f"The agent of this host, {self._options.name}, is gone: {why}.")
             await self._uplink.close()
             await self._links.close()
+            if self._gloo is not None:
+                self._gloo.close()
 
     def stop(self, reason: str) -> None:
         """Ends the ranks with grace and takes leave; called again, at once."""
@@ -283,7 +296,7 @@ class Daemon:
         elif not self._stopping:
             log.info("Job %d starts with %d ranks here.", order.start_ranks.job, len(order.start_ranks.places))
             outputs = AgentOutputs(self._reporter(self._uplink.report), self.broken)
-            self._job = _JobRun(self._options, self._uplink.instance, order, outputs, self._links, self.tally)
+            self._job = _JobRun(self._options, self._uplink.instance, order, outputs, self._plane, self.tally)
 
     def _reporter(self, report: Callable[[control_pb2.AgentReport], None]) -> Callable[[control_pb2.AgentReport], None]:
         """Reports of one job: what it still says when its session is over is for nobody."""

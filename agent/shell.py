@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from horovod import native
 from horovod.agent.board_view import BoardView
 from horovod.agent.boards import BoardRoom, NoBoard
-from horovod.agent.connections import Connection, WorkerServer, close_all
+from horovod.agent.connections import Connection, WorkerServer
 from horovod.agent.core import AgentCore, AgentInfo
 from horovod.agent.core import events as ev
 from horovod.agent.core import values as v
@@ -27,8 +27,8 @@ from horovod.agent.core.tally import Tally
 from horovod.agent.doors import Door
 from horovod.agent.limits import shortage
 from horovod.agent.members import Members
-from horovod.agent.planes.links import Link, LinkFailed, Links
-from horovod.agent.planes.tcp import TcpOptions, TcpPlane
+from horovod.agent.planes.links import LinkFailed
+from horovod.agent.planes.opening import PlaneOpening, PlaneOptions
 from horovod.agent.ranks import RankOptions, RankTable
 from horovod.proto import control_pb2, worker_pb2
 from horovod.proto.codec import by_field, unwrap, wrap
@@ -57,14 +57,6 @@ class AgentOptions:
     helpers: str = ""
     allowed_uids: frozenset[int] = frozenset()
     door: Door | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PlaneOptions:
-    """How other agents are reached: the links that outlive jobs, and what is told of the plane."""
-
-    links: Links
-    tcp: TcpOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,12 +305,10 @@ class AgentShell:
         if plane is None:
             self._post(ev.PlaneLost(command.epoch, command.place, "this agent has no data plane to other hosts"))
             return
-        links: list[Link] = []
+        opening = PlaneOpening(plane, command)
         try:
-            links = await plane.links.open(command.epoch, command.ring, command.place, command.key)
-            self._boards.connect(
-                lambda board, fds, arena: TcpPlane(board, fds, arena, command, links, plane.tcp, self._post)
-            )
+            await opening.connect()
+            self._boards.connect(lambda board, fds, arena: opening.plane(board, fds, arena, self._post))
         except LinkFailed as failed:
             self._post(ev.PlaneLost(command.epoch, failed.place, failed.text))
         except native.NativeError as error:
@@ -326,7 +316,7 @@ class AgentShell:
         else:
             self._post(ev.PlaneReady(command.epoch))
         finally:
-            close_all([link.descriptor for link in links])  # of which nobody became the owner
+            opening.abandon()
 
     def _stop_opening(self) -> None:
         if self._opening is not None:

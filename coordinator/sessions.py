@@ -244,6 +244,7 @@ def _hello(hello: control_pb2.SessionHello) -> Hello:
         register.slots,
         hello.instance,
         hello.incarnation,
+        register.plane,
     )
 
 

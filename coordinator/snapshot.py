@@ -43,6 +43,7 @@ def _agents(core: CoordinatorState) -> list[Json]:
             "host": agent.host,
             "slots": agent.slots,
             "labels": dict(agent.labels),
+            "plane": agent.plane,
             "state": "busy" if name in busy else "idle",
         }
         for name, agent in shown

@@ -45,7 +45,7 @@ class AgentReport(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., rank_hello: _Optional[_Union[RankHello, _Mapping]] = ..., announcements: _Optional[_Union[Announcements, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., plan_retired: _Optional[_Union[PlanRetired, _Mapping]] = ..., join_requested: _Optional[_Union[JoinRequested, _Mapping]] = ..., join_quiet: _Optional[_Union[JoinQuiet, _Mapping]] = ..., set_add_requested: _Optional[_Union[SetAddRequested, _Mapping]] = ..., set_remove_requested: _Optional[_Union[SetRemoveRequested, _Mapping]] = ..., rank_left: _Optional[_Union[RankLeft, _Mapping]] = ..., rank_started: _Optional[_Union[RankStarted, _Mapping]] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., observation: _Optional[_Union[Observation, _Mapping]] = ..., peer_lost: _Optional[_Union[PeerLost, _Mapping]] = ..., round_trips: _Optional[_Union[RoundTrips, _Mapping]] = ..., guests: _Optional[_Union[Guests, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("agent", "host", "slots", "labels", "addresses")
+    __slots__ = ("agent", "host", "slots", "labels", "addresses", "plane")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -58,12 +58,14 @@ class Register(_message.Message):
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    PLANE_FIELD_NUMBER: _ClassVar[int]
     agent: str
     host: str
     slots: int
     labels: _containers.ScalarMap[str, str]
     addresses: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, agent: _Optional[str] = ..., host: _Optional[str] = ..., slots: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+    plane: str
+    def __init__(self, agent: _Optional[str] = ..., host: _Optional[str] = ..., slots: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., addresses: _Optional[_Iterable[str]] = ..., plane: _Optional[str] = ...) -> None: ...
 
 class RankHello(_message.Message):
     __slots__ = ("rank", "generation", "pid", "process_sets", "dynamic_process_sets")

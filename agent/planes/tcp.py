@@ -30,6 +30,8 @@ class TcpPlane:
     Links leave the list ``links`` as this becomes their owner: what is left when it raises is still the caller's.
     """
 
+    name = "tcp"
+
     def __init__(
         self,
         board: native.Board,
@@ -70,7 +72,10 @@ class TcpPlane:
             elif event.kind is native.NetEventKind.ABORT and event.host != self._place:
                 self._post(ev.PlaneAborted(self._epoch, event.host, event.text))
             else:
-                self._post(ev.PlaneLost(self._epoch, event.host, event.text))
+                self._post(self._lost(event.host, event.text))
+
+    def _lost(self, place: int, text: str) -> ev.PlaneLost:
+        return ev.PlaneLost(self._epoch, place, text)
 
     def plan_add(self, offset: int, remote: ev.RemotePart) -> None:
         """Before any rank hears of the plan."""

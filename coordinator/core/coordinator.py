@@ -44,12 +44,13 @@ _MOVES = (ev.Register, ev.Guests, ev.RankHello, ev.RankLeft, ev.RankExited, ev.P
 
 @dataclass(slots=True)
 class Agent:
-    """A registered agent; ``addresses`` are those of its data plane."""
+    """A registered agent; ``addresses`` are those of its data ``plane``."""
 
     host: str
     slots: int
     labels: Mapping[str, str] = field(default_factory=dict)
     addresses: tuple[str, ...] = ()
+    plane: str = ""
 
 
 @dataclass(slots=True)
@@ -106,7 +107,7 @@ class Coordinator:
     def _report(self, out: Outbox, event: ev.Report, now: float) -> None:
         body = event.body
         if isinstance(body, ev.Register):
-            self.agents[body.agent] = Agent(body.host, body.slots, body.labels, body.addresses)
+            self.agents[body.agent] = Agent(body.host, body.slots, body.labels, body.addresses, body.plane)
             self.distances.forget(body.agent)
             self.selfstart.gathering.forget(body.agent)
             out.send(body.agent, Registered(self.incarnation))

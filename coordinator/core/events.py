@@ -27,6 +27,7 @@ class Register:
     slots: int
     labels: Mapping[str, str] = field(default_factory=dict)
     addresses: tuple[str, ...] = ()
+    plane: str = ""
 
 
 @dataclass(frozen=True, slots=True)
