@@ -16,8 +16,20 @@ class Registered:
 
 
 @dataclass(frozen=True, slots=True)
+class JobLimits:
+    """Those of the job, as its launcher gave them."""
+
+    stall_check_s: float = 0.0
+    stall_shutdown_s: float = 0.0
+    deadlock_grace_s: float = 0.0
+    cache_capacity: int = 0
+    start_warning_s: float = 0.0
+    start_timeout_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class StartRanks:
-    """Start these ranks."""
+    """Start these ranks; what follows ``job`` is kept for a coordinator that was started anew."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -25,6 +37,11 @@ class StartRanks:
     size: int
     places: tuple[RankPlace, ...]
     job: int = 0
+    all_places: tuple[RankPlace, ...] = ()
+    id: str = ""
+    started: int = 0
+    launcher: str = ""
+    limits: JobLimits = JobLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +96,7 @@ class Refusal:
 
     requests: tuple[RankRequest, ...]
     error: Error
+    id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +170,11 @@ class JobFinished:
 
     code: int
     text: str
+    rank: int = -1
+    host: str = ""
+    pid: int = 0
+    signal: int = 0
+    last_lines: str = ""
 
 
 ORDER_BODIES: tuple[type, ...] = (
