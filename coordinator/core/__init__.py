@@ -1,9 +1,9 @@
 """Decisions of the coordinator, without clock, network or files: events in, commands out."""
 
-from horovod.coordinator.core.commands import Command, JobEnded, Send
+from horovod.coordinator.core.commands import Command, JobAdopted, JobEnded, Send
 from horovod.coordinator.core.config import Config
 from horovod.coordinator.core.coordinator import Coordinator
-from horovod.coordinator.core.events import AgentLost, Event, JobCancelled, JobSubmitted, Report, Tick
+from horovod.coordinator.core.events import AgentLost, Event, JobAwaited, JobCancelled, JobSubmitted, Report, Tick
 
 __all__ = [
     "AgentLost",
@@ -11,6 +11,8 @@ __all__ = [
     "Config",
     "Coordinator",
     "Event",
+    "JobAdopted",
+    "JobAwaited",
     "JobCancelled",
     "JobEnded",
     "JobSubmitted",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from horovod.coordinator.core.config import Config
 from horovod.coordinator.core.values import Error, ProcessSet, RankPlace, RankRequest, Signature
 
 
@@ -17,7 +18,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class StartRanks:
-    """Start these ranks of the job."""
+    """Start these ranks of the job; what follows its number is for a coordinator that is started after this one."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -25,6 +26,11 @@ class StartRanks:
     size: int
     places: tuple[RankPlace, ...]
     job: int
+    all_places: tuple[RankPlace, ...] = ()
+    id: str = ""
+    started: int = 0
+    launcher: str = ""
+    limits: Config = field(default_factory=Config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +81,11 @@ class PlanMade:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """These requests can't be carried out."""
+    """These requests can't be carried out; ``id`` where other ranks hear the same at their next use of the name."""
 
     requests: tuple[RankRequest, ...]
     error: Error
+    id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +159,11 @@ class JobFinished:
 
     code: int
     text: str
+    rank: int = -1
+    host: str = ""
+    pid: int = 0
+    signal: int = 0
+    last_lines: str = ""
 
 
 Body = (
@@ -199,7 +211,20 @@ class JobEnded:
     cause: int = 0
 
 
-Command = Send | JobEnded
+@dataclass(frozen=True, slots=True)
+class JobAdopted:
+    """A job of an earlier coordinator goes on here; ``agents`` still have output of it."""
+
+    id: str
+    job: int
+    size: int
+    command: tuple[str, ...]
+    launcher: str
+    agents: tuple[str, ...]
+    cause: int = 0
+
+
+Command = Send | JobEnded | JobAdopted
 
 
 @dataclass(slots=True)

@@ -9,13 +9,15 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from horovod.coordinator.core import events as ev
+from horovod.coordinator.core.adoption import Adoption, TakenJob, others, remember
 from horovod.coordinator.core.commands import (
     Command,
     EpochStart,
     Host,
+    JobAdopted,
     JobEnded,
     JobFinished,
     Outbox,
@@ -43,6 +45,7 @@ class Agent:
     slots: int
     labels: Mapping[str, str] = field(default_factory=dict)
     addresses: tuple[str, ...] = ()
+    presents: bool = False
 
 
 @dataclass(slots=True)
@@ -60,12 +63,22 @@ class Coordinator:
     jobs: int = 0
     stale: int = 0
     handled: int = 0
+    patience_s: float = 15.0  # for agents of a job that an earlier coordinator has started
+    adoption: Adoption | None = None
+    results: dict[str, JobEnded] = field(default_factory=dict)  # by job id, of jobs that ended under an earlier coordinator
     tally: Tally = field(default_factory=Tally)
 
     def handle(self, event: ev.Event, now: float) -> list[Command]:
         """Commands that follow from the event."""
         self.handled += 1
         out = Outbox(self.handled, self.epoch.number if self.epoch else 0)
+        if self._is_about_adoption(event, now):
+            self._look_at_adoption(out, now)
+        else:
+            self._happened(out, event, now)
+        return [c for c in out.commands if not isinstance(c, Send) or c.agent in self.agents]
+
+    def _happened(self, out: Outbox, event: ev.Event, now: float) -> None:
         if isinstance(event, ev.Report):
             self._report(out, event, now)
         elif isinstance(event, ev.JobSubmitted):
@@ -74,23 +87,159 @@ class Coordinator:
             self._cancel(out, event)
         elif isinstance(event, ev.AgentLost):
             self._agent_lost(out, event, now)
-        else:
+        elif isinstance(event, ev.Tick):
             self._tick(out, now)
-        return [c for c in out.commands if not isinstance(c, Send) or c.agent in self.agents]
+
+    # ---- a job of an earlier coordinator -----------------------------------------------------------------------
+
+    def _is_about_adoption(self, event: ev.Event, now: float) -> bool:
+        """Whether the event is dealt with: it begins, furthers or has to wait for the adoption of a job."""
+        body = event.body if isinstance(event, ev.Report) else None
+        begins = isinstance(event, ev.JobAwaited) or (isinstance(body, ev.Register) and body.presents)
+        if begins and self.adoption is None and self.job is None:
+            self.adoption = Adoption(now + self.patience_s)
+        adoption = self.adoption
+        if adoption is None:
+            return False
+        if isinstance(event, ev.Report) and isinstance(body, ev.Presented):
+            adoption.present(event.agent, body, now)
+        elif isinstance(event, ev.AgentLost):
+            adoption.lost(event.agent)
+            self.tally.agents_lost += self.agents.pop(event.agent, None) is not None
+        elif isinstance(body, ev.Register):
+            adoption.lost(body.agent)
+            self._registered(body)
+        elif not isinstance(event, (ev.Tick, ev.JobAwaited)):
+            adoption.waiting.append(event)
+        return True
+
+    def _look_at_adoption(self, out: Outbox, now: float) -> None:
+        adoption = self.adoption
+        assert adoption is not None
+        if now >= adoption.deadline or adoption.missing(self.fresh) == set():
+            self.adoption = None
+            for _, finished in adoption.results():
+                remember(self.results, finished)
+            self._adopt(out, adoption, now)
+            for event in adoption.waiting:
+                self._happened(out, event, now)
+
+    def _adopt(self, out: Outbox, adoption: Adoption, now: float) -> None:
+        start = adoption.job()
+        for agent in others(adoption, start):
+            self._send_away(out, agent, "The coordinator was started anew and goes on with a later job.")
+        results = {agent: finished for agent, finished in adoption.results() if finished.has_output}
+        if start is not None and start.id in self.results:
+            self._finish_adopted(out, start, adoption, self.results[start.id])
+        elif start is not None:
+            self._take_job(out, TakenJob(start, adoption, self.config, self.incarnation, self.tally, now))
+        elif results:
+            latest = max(results.values(), key=lambda finished: (finished.started, finished.job))
+            agents = tuple(agent for agent, finished in results.items() if finished.id == latest.id)
+            self.jobs = max(self.jobs, latest.job)
+            out.commands.append(JobAdopted(latest.id, latest.job, 0, (), "", agents, out.cause))
+            out.commands.append(replace(self.results[latest.id], cause=out.cause))
+
+    def _send_away(self, out: Outbox, agent: str, reason: str) -> None:
+        out.send(agent, StopRanks(reason, 0.0))
+        out.send(agent, JobFinished(1, reason))
+
+    def _finish_adopted(self, out: Outbox, start: StartRanks, adoption: Adoption, end: JobEnded) -> None:
+        """The job had ended, and some agents have not heard of it."""
+        self.jobs = max(self.jobs, start.job)
+        agents = tuple(dict.fromkeys(place.agent for place in start.all_places if place.agent in adoption.presented))
+        self._announce_adopted(out, start, agents)
+        for agent, body in adoption.presented.items():
+            if any(item.id == start.id for item in body.start):
+                out.send(agent, _finished(end))
+        out.commands.append(replace(end, cause=out.cause))
+
+    def _announce_adopted(self, out: Outbox, start: StartRanks, agents: tuple[str, ...]) -> None:
+        job = (start.id, start.job, start.size, start.command, start.launcher)
+        out.commands.append(JobAdopted(*job, agents, out.cause))
+
+    def _take_job(self, out: Outbox, taken: TakenJob) -> None:
+        start, now = taken.start, taken.now
+        self.tally.jobs_adopted += 1
+        self.job = job = taken.job()
+        self.jobs, self.config = max(self.jobs, start.job), taken.limits()
+        self._announce_adopted(out, start, tuple(dict.fromkeys(p.agent for p in start.all_places if p.agent in self.agents)))
+        for agent in taken.unstarted:
+            self._start_ranks(out, job, agent)
+        self.epochs = max(self.epochs, taken.epoch_number)
+        epoch_start = taken.epoch_start()
+        if epoch_start is not None:
+            self._take_epoch(out, taken, job, epoch_start)
+        else:
+            self._take_news(out, taken, job)
+        for record in job.ranks:
+            agent = record.place.agent
+            if agent not in taken.parts and agent not in taken.unstarted:
+                came = "it has begun a new session" if agent in self.agents else "it did not come back in time"
+                self._rank_lost(out, job, record, now, f"{came}, after the coordinator was started anew")
+        self._start_anything(out, job, now)
+
+    def _start_anything(self, out: Outbox, job: Job, now: float) -> None:
+        """What the last Hello would have led to."""
+        if self.job is None:
+            return
+        if job.waiting():
+            job.first_hello_at = job.start_warned_at = now
+        self._reject_unreachable(out, job)
+        self._start_epoch(out, job)
+        self._finish(out, job)
+
+    def _take_epoch(self, out: Outbox, taken: TakenJob, job: Job, start: EpochStart) -> None:
+        self.epoch = epoch = taken.epoch(job, start)
+        self.ring = Ring(start.ring, "as before the coordinator was started anew")
+        out.epoch = epoch.number
+        for agent in taken.late_starters():
+            out.send(agent, start)
+        reunion = taken.reunion(out, epoch)
+        reunion.settle(start.process_sets)
+        for agent, body in taken.parts.items():
+            for lost in body.peer_lost:
+                self._peer_lost(out, epoch, agent, lost)
+        taken.ended(epoch, reunion, out, job)
+        self._take_news(out, taken, job)
+        if self.epoch is epoch:
+            reunion.ask_again()
+
+    def _take_news(self, out: Outbox, taken: TakenJob, job: Job) -> None:
+        for news in taken.news():
+            if self.job is job:
+                self._rank_report(out, news.body, taken.now)
+
+    @property
+    def fresh(self) -> set[str]:
+        """Agents that have nothing of an earlier coordinator."""
+        return {name for name, agent in self.agents.items() if not agent.presents}
 
     # ---- reports -----------------------------------------------------------------------------------------------
 
     def _report(self, out: Outbox, event: ev.Report, now: float) -> None:
         body = event.body
         if isinstance(body, ev.Register):
-            self.agents[body.agent] = Agent(body.host, body.slots, body.labels, body.addresses)
+            self._registered(body)
             out.send(body.agent, Registered(self.incarnation))
+        elif isinstance(body, ev.Presented):
+            self._presented_late(out, event.agent, body)
         elif isinstance(body, (ev.RankHello, ev.RankStarted, ev.RankExited, ev.RankLeft)):
             self._rank_report(out, body, now)
         elif self.epoch is None or event.epoch != self.epoch.number:
             self.stale += 1
         else:
             self._epoch_report(out, self.epoch, event.agent, body, now)
+
+    def _registered(self, body: ev.Register) -> None:
+        self.agents[body.agent] = Agent(body.host, body.slots, body.labels, body.addresses, body.presents)
+
+    def _presented_late(self, out: Outbox, agent: str, body: ev.Presented) -> None:
+        for finished in body.finished:
+            remember(self.results, finished)
+        if body.start:
+            reason = "The agent did not come back in time after the coordinator was started anew: its ranks are ended."
+            self._send_away(out, agent, reason)
 
     def _rank_report(
         self, out: Outbox, body: ev.RankHello | ev.RankStarted | ev.RankExited | ev.RankLeft, now: float
@@ -270,14 +419,13 @@ class Coordinator:
             return
         code, text = job.result()
         self.tally.job_ended(code, job.cancelled is not None)
-        for agent in dict.fromkeys(place.agent for place in job.places):
-            out.send(agent, JobFinished(code, text))
-        first = job.failure
-        if first is None or job.cancelled is not None:
-            out.commands.append(JobEnded(code, text, cause=out.cause))
-        else:
+        first, end = job.failure, JobEnded(code, text, cause=out.cause)
+        if first is not None and job.cancelled is None:
             details = (first.rank, first.host, first.pid, first.signal, first.last_lines)
-            out.commands.append(JobEnded(code, text, *details, cause=out.cause))
+            end = JobEnded(code, text, *details, cause=out.cause)
+        for agent in dict.fromkeys(place.agent for place in job.places):
+            out.send(agent, _finished(end))
+        out.commands.append(end)
         self.job = self.epoch = None
 
     def _submit(self, out: Outbox, event: ev.JobSubmitted) -> None:
@@ -294,10 +442,15 @@ class Coordinator:
         self.jobs += 1
         self.config = event.limits or self.config
         records = [RankRecord(place) for place in placed]
-        self.job = Job(event.size, event.command, event.environment, event.directory, records)
+        self.job = job = Job(event.size, event.command, event.environment, event.directory, records)
+        job.number, job.id, job.started, job.launcher = self.jobs, event.id, self.incarnation, event.launcher
         for name in dict.fromkeys(place.agent for place in placed):
-            mine = tuple(place for place in placed if place.agent == name)
-            out.send(name, StartRanks(event.command, event.environment, event.directory, event.size, mine, self.jobs))
+            self._start_ranks(out, job, name)
+
+    def _start_ranks(self, out: Outbox, job: Job, agent: str) -> None:
+        mine = tuple(place for place in job.places if place.agent == agent)
+        kept = (job.places, job.id, job.started, job.launcher, self.config)
+        out.send(agent, StartRanks(job.command, job.environment, job.directory, job.size, mine, job.number, *kept))
 
     def _cancel(self, out: Outbox, event: ev.JobCancelled) -> None:
         if self.job is None:
@@ -314,12 +467,15 @@ class Coordinator:
         self.tally.agents_lost += agent is not None
         if agent is None or job is None:
             return
-        lost = [record for record in job.ranks if record.place.agent == event.agent]
-        for record in lost:
-            if self.job is not None and record.phase is not RankPhase.GONE:
-                reason = f"agent {event.agent} on host {agent.host} is lost: {event.reason}"
-                gone = ev.RankExited(record.place.rank, record.pid, 1, left=False)
-                self._exited(out, job, gone, now, reason)
+        for record in job.ranks:
+            if record.place.agent == event.agent:
+                self._rank_lost(out, job, record, now, event.reason)
+
+    def _rank_lost(self, out: Outbox, job: Job, record: RankRecord, now: float, reason: str) -> None:
+        """With its agent."""
+        if self.job is not None and record.phase is not RankPhase.GONE:
+            text = f"agent {record.place.agent} on host {record.place.host} is lost: {reason}"
+            self._exited(out, job, ev.RankExited(record.place.rank, record.pid, 1, left=False), now, text)
 
     # ---- time --------------------------------------------------------------------------------------------------
 
@@ -360,6 +516,10 @@ class Coordinator:
             assert self.job is not None
             ready = {r.place.rank for r in self.job.ranks if r.phase is RankPhase.READY}
             assert not ready & self.epoch.left
+
+
+def _finished(end: JobEnded) -> JobFinished:
+    return JobFinished(end.code, end.text, end.rank, end.host, end.pid, end.signal, end.last_lines)
 
 
 def _disagreement(job: Job) -> str:

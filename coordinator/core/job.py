@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from horovod.coordinator.core.events import RankExited, RankHello
+from horovod.coordinator.core.events import RankExited, RankHello, RankPresented
 from horovod.coordinator.core.values import RankPlace
 
 
@@ -79,6 +79,22 @@ class RankRecord:
     hello: RankHello | None = None
     code: int = 0
 
+    def restore(self, fact: RankPresented | None, in_epoch: bool) -> None:
+        """As an agent knows it: where it was before it left the epoch or ended, which is told as events afterwards."""
+        if fact is None:
+            return
+        self.pid = fact.pid
+        hello = fact.hello[0] if fact.hello else None
+        if in_epoch:
+            self.phase, self.hello = RankPhase.READY, hello or RankHello(fact.rank, 0)
+            self.generation = fact.left[0].generation if fact.left and not fact.epoch else self.hello.generation
+        elif hello is not None:
+            self.phase, self.hello, self.generation = RankPhase.WAITING, hello, hello.generation
+        elif fact.left:
+            self.phase, self.generation = RankPhase.LEFT, fact.left[0].generation
+        elif fact.pid:
+            self.phase = RankPhase.RUNNING
+
     def move(self, cause: RankCause) -> bool:
         """Follows the table; False, and nothing changes, when the table has no such step."""
         after = TRANSITIONS[self.phase].get(cause)
@@ -106,6 +122,10 @@ class Job:
     stop_at: float | None = None
     first_hello_at: float | None = None
     start_warned_at: float = 0.0
+    number: int = 0
+    id: str = ""  # the launcher's own
+    started: int = 0  # incarnation of the coordinator that started it
+    launcher: str = ""
 
     @property
     def places(self) -> tuple[RankPlace, ...]:

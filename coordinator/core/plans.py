@@ -9,7 +9,7 @@ coordinator either: they carry its incarnation.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
@@ -19,7 +19,9 @@ from horovod.coordinator.core.tally import Tally
 from horovod.coordinator.core.values import Kind, RankCount, RankRequest, Signature
 
 INCARNATION_SHIFT = 40
-INCARNATION_MASK = (1 << 24) - 1  # ids have 64 bits; incarnations are seconds of the clock where there are several
+# Ids have 64 bits and rise: an epoch that outlives its coordinator goes on above the highest id that any agent has seen.  The
+# topmost bit of the part that tells incarnations apart is room for that.
+INCARNATION_MASK = (1 << 23) - 1
 YOUNG_S = 1.0  # a plan this young has perhaps not been used yet
 SMALLEST_CAPACITY = 16  # below it plans would leave before their first round; so 0 means: negotiate nearly every time
 
@@ -94,6 +96,10 @@ class Plans:
     table: OrderedDict[int, Plan] = field(default_factory=OrderedDict)
     made: int = 0
     live: int = 0
+    prefix: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.prefix = self.incarnation & INCARNATION_MASK
 
     def make(
         self, out: Outbox, signature: Signature, members: tuple[int, ...], requests: dict[int, int], now: float
@@ -101,16 +107,20 @@ class Plans:
         """A new plan for these requests (rank -> request); evicts others when there are too many."""
         self.made += 1
         self.tally.plans_made += 1
-        plan_id = ((self.incarnation & INCARNATION_MASK) << INCARNATION_SHIFT) | self.made
+        plan_id = (self.prefix << INCARNATION_SHIFT) | self.made
         agents = tuple(dict.fromkeys(self.agent_of[rank] for rank in members))
         plan = Plan(plan_id, signature, members, agents, now)
         self.table[plan_id] = plan
         self.live += 1
         for agent in agents:
-            mine = tuple(RankRequest(r, q) for r, q in sorted(requests.items()) if self.agent_of[r] == agent)
-            out.send(agent, PlanMade(plan_id, signature, members, mine))
+            self.tell(out, agent, plan, requests)
         self._evict(out, now)
         return plan
+
+    def tell(self, out: Outbox, agent: str, plan: Plan, requests: Mapping[int, int]) -> None:
+        """An agent hears of a plan, and which requests (rank -> request) of its ranks run on it."""
+        mine = tuple(RankRequest(r, q) for r, q in sorted(requests.items()) if self.agent_of[r] == agent)
+        out.send(agent, PlanMade(plan.id, plan.signature, plan.members, mine))
 
     def used(self, plan_ids: Iterable[int]) -> None:
         """These had rounds lately."""
@@ -180,6 +190,24 @@ class Plans:
             plan.move(PlanCause.RETIRED)
             del self.table[plan_id]
             self.tally.plans_retired += 1
+
+    def take_over(self, out: Outbox, plan: Plan, limits: Iterable[int], told: set[str], irregular: bool) -> None:
+        """A plan of an earlier coordinator; ``told`` are the agents that have it, ``limits`` what some were told already.
+
+        Whatever was going on with it is done again, and what one agent was told is told to all.
+        """
+        self.table[plan.id] = plan
+        known = list(limits)
+        if known:
+            plan.state, plan.limit = PlanState.RETIRING, min([*known, *plan.contests])
+            plan.waiting = set(told)
+            for agent in plan.agents:
+                if agent in told:
+                    out.send(agent, RetirePlan(plan.id, plan.limit))
+            return
+        self.live += 1
+        if irregular or plan.contests:
+            self._hold(out, plan)
 
     def _hold(self, out: Outbox, plan: Plan) -> None:
         plan.move(PlanCause.HOLD)

@@ -80,6 +80,10 @@ class ProcessSets:
         """Books a rank's call; all ranks' calls once everybody has made theirs."""
         number = self.counts.get(rank, 0)
         self.counts[rank] = number + 1
+        return self.book(rank, number, call, now)
+
+    def book(self, rank: int, number: int, call: SetCall, now: float) -> dict[int, SetCall] | None:
+        """The same for the n-th call."""
         calls = self.calls.setdefault(number, Calls(now))
         calls.made[rank] = call
         if len(calls.made) < self.size:
