@@ -105,11 +105,11 @@ class TakenJob:
 
     def job(self) -> Job:
         """As it was before what ``news`` tells."""
-        start, alive = self.start, self.epoch_start() is not None
+        start, number = self.start, self.epoch_number if self.epoch_start() is not None else 0
         job = Job(start.size, start.command, start.environment, start.directory, list(map(RankRecord, start.all_places)))
         job.number, job.id, job.started, job.launcher = start.job, start.id, start.started, start.launcher
         for record in job.ranks:
-            record.restore(self.facts.get(record.place.rank), alive)
+            record.restore(self.facts.get(record.place.rank), number)
         return job
 
     def epoch_start(self) -> EpochStart | None:
@@ -120,7 +120,7 @@ class TakenJob:
 
     def epoch(self, job: Job, start: EpochStart) -> Epoch:
         """The latest epoch, with nothing in it yet."""
-        generation = max((record.generation for record in job.ranks), default=0)
+        generation = max((record.generation for record in job.ranks if record.phase is RankPhase.READY), default=0)
         for record in job.ranks:  # also those of which nothing is known: they were in it
             if record.phase is not RankPhase.READY:
                 record.phase, record.generation = RankPhase.READY, generation

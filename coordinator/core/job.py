@@ -79,15 +79,15 @@ class RankRecord:
     hello: RankHello | None = None
     code: int = 0
 
-    def restore(self, fact: RankPresented | None, in_epoch: bool) -> None:
+    def restore(self, fact: RankPresented | None, epoch: int) -> None:
         """As an agent knows it: where it was before it left the epoch or ended, which is told as events afterwards."""
         if fact is None:
             return
         self.pid = fact.pid
         hello = fact.hello[0] if fact.hello else None
-        if in_epoch:
+        if epoch:
             self.phase, self.hello = RankPhase.READY, hello or RankHello(fact.rank, 0)
-            self.generation = fact.left[0].generation if fact.left and not fact.epoch else self.hello.generation
+            self.generation = fact.left[0].generation if fact.left_epoch == epoch else self.hello.generation
         elif hello is not None:
             self.phase, self.hello, self.generation = RankPhase.WAITING, hello, hello.generation
         elif fact.left:
