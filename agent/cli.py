@@ -28,6 +28,7 @@ from horovod.proto.security import (
     load_token,
     parse_address,
 )
+from horovod.proto.services import coordinator_timeout
 from horovod.proto.signals import heard_in_loop
 
 if TYPE_CHECKING:
@@ -77,6 +78,13 @@ def build_parser() -> argparse.ArgumentParser:
     add("--advertise", metavar="HOST", default="", help="address that other agents are told; default: tried in turn")
     add("--interface", metavar="NIC", default="", help="tell other agents the addresses of this interface only")
     add("--peer-timeout", metavar="S", type=float, default=10.0, help="an agent that is silent for so long is lost")
+    add(
+        "--coordinator-timeout",
+        metavar="S",
+        type=float,
+        default=None,
+        help="ranks go on without a coordinator for so long (300, HVD_COORDINATOR_TIMEOUT_SECONDS)",
+    )
     add("--log-level", metavar="LEVEL", default="INFO", help="DEBUG, INFO, WARNING or ERROR")
     return parser
 
@@ -114,6 +122,7 @@ def _options(arguments: argparse.Namespace) -> DaemonOptions:
         environment=dict(os.environ),
         helpers=os.environ.get("HVD_HELPERS", ""),
         allowed_uids=frozenset(arguments.allow_uid),
+        coordinator_timeout_s=coordinator_timeout(arguments.coordinator_timeout, os.environ),
         plane=_plane(arguments, bool(load_token(arguments.token_file, os.environ))),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from horovod.coordinator.core import Command, Config, Coordinator, Event, JobEnded, Report, Send
+from horovod.coordinator.core import Command, Config, Coordinator, Event, JobAdopted, JobEnded, Report, Send
 from horovod.coordinator.core import events as ev
 from horovod.proto import control_pb2
 from horovod.proto.codec import by_field, unwrap, wrap
@@ -15,10 +15,11 @@ _BODIES = by_field(*ev.BODIES)
 
 @dataclass(slots=True)
 class Handlers:
-    """Who gets what comes out: orders by agent name, and the end of a job."""
+    """Who gets what comes out: orders by agent name, the end of a job, and jobs of an earlier coordinator."""
 
     order: Callable[[str, control_pb2.Order], None]
     job_ended: Callable[[JobEnded], None]
+    job_adopted: Callable[[JobAdopted], None] = lambda job: None
 
 
 class EmbeddedCoordinator:
@@ -47,6 +48,8 @@ class EmbeddedCoordinator:
             order = control_pb2.Order(epoch=command.epoch)
             wrap(order, command.body)
             self._handlers.order(command.agent, order)
+        elif isinstance(command, JobAdopted):
+            self._handlers.job_adopted(command)
         else:
             self._handlers.job_ended(command)
 

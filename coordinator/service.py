@@ -13,7 +13,17 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from horovod.coordinator.core import AgentLost, Config, Event, JobCancelled, JobEnded, JobSubmitted, Tick
+from horovod.coordinator.core import (
+    AgentLost,
+    Config,
+    Event,
+    JobAdopted,
+    JobAwaited,
+    JobCancelled,
+    JobEnded,
+    JobSubmitted,
+    Tick,
+)
 from horovod.coordinator.core.job import Job
 from horovod.coordinator.core.sessions import SessionBook
 from horovod.coordinator.embedded import EmbeddedCoordinator, Handlers
@@ -26,6 +36,9 @@ __all__ = ["Service", "ServiceOptions"]
 log = logging.getLogger("horovod.coordinator")
 
 _TICK_S = 0.25
+_PATIENCE = (
+    1.5  # times the time-out for agents: so long those of a running job may take to find a coordinator started anew
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +58,12 @@ class Service:
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[Event] = deque()
         self._busy = False
-        handlers = Handlers(order=self._order, job_ended=self._job_ended)
+        handlers = Handlers(order=self._order, job_ended=self._job_ended, job_adopted=self._job_adopted)
         self._embedded = EmbeddedCoordinator(options.config, time.monotonic, handlers)
         self.core = self._embedded.core
-        self.core.incarnation = int(time.time())
+        # Higher than that of any coordinator before, on whatever host, without a disk: see also SessionBook.
+        self.core.incarnation = time.time_ns() // 1_000_000
+        self.core.patience_s = options.peer_timeout_s * _PATIENCE
         self.core.secret = secrets.token_bytes(32)
         self._last_end: JobEnded | None = None
         self.desk = JobDesk(self, time.monotonic, options.config)
@@ -73,7 +88,7 @@ class Service:
         self._inbox.append(event)
         if self._busy:
             return
-        self._busy = True
+        self._busy, waited = True, self.is_adopting
         try:
             while self._inbox:
                 self._embedded.handle(self._inbox.popleft())
@@ -82,6 +97,8 @@ class Service:
             self._options.broken(error)
         finally:
             self._busy = False
+        if waited and not self.is_adopting:
+            self.desk.settled()
 
     def _order(self, agent: str, order: control_pb2.Order) -> None:
         self.agents.send(agent, order)
@@ -90,11 +107,33 @@ class Service:
         self._last_end = end
         self.desk.ended(end)
 
+    def _job_adopted(self, job: JobAdopted) -> None:
+        log.warning("Job %d of an earlier coordinator goes on here.", job.job)
+        self.desk.adopted(job)
+
+    @property
+    def is_adopting(self) -> bool:
+        """Whether agents of an earlier coordinator are awaited: nothing is ordered before they are here, or given up."""
+        return self.core.adoption is not None
+
+    def knows_jobs(self, incarnation: int) -> bool:
+        """Whether an agent with a session of this incarnation has told what it has of an earlier one."""
+        return not self.is_adopting and incarnation in (0, self.core.incarnation)
+
+    def await_job(self) -> None:
+        """A launcher speaks of a job that is not known here."""
+        self._tell(JobAwaited())
+
+    def result(self, job: str) -> JobEnded | None:
+        """How a job ended under an earlier coordinator, by its id."""
+        return self.core.results.get(job)
+
     # ---- agents
 
     def came(self, register: control_pb2.Register) -> None:
         """An agent has a session."""
         log.info("Agent %s on host %s has come with %d slots.", register.agent, register.host, register.slots)
+        self.core.incarnation = self.agents.incarnation
         self._tell(self._embedded.read(register.agent, control_pb2.AgentReport(register=register)))
         self._loop.call_soon(self.desk.advance)
 

@@ -127,6 +127,7 @@ def _job(
 
 def remote_spec(arguments: argparse.Namespace, environment: Mapping[str, str], output: OutputOptions) -> RemoteSpec:
     """The job for a coordinator elsewhere; UsageProblem where address, token or certificates can't be used."""
+    from horovod.proto.services import coordinator_timeout
     from horovod.runner.remote import RemoteSpec
 
     try:
@@ -135,6 +136,7 @@ def remote_spec(arguments: argparse.Namespace, environment: Mapping[str, str], o
         address = parse_address(arguments.coordinator, "--coordinator")
         is_loopback(address.host)  # a name that nobody knows is told now
         security = load_security(secret, files)
+        timeout_s = coordinator_timeout(arguments.coordinator_timeout, environment)
     except SecurityProblem as problem:
         raise UsageProblem(str(problem)) from problem
     return RemoteSpec(
@@ -145,6 +147,7 @@ def remote_spec(arguments: argparse.Namespace, environment: Mapping[str, str], o
         environment=environment,
         wait=bool(arguments.wait),
         limits=coordinator_config(environment, arguments.start_timeout),
+        coordinator_timeout_s=timeout_s,
         output=output,
     )
 

@@ -27,7 +27,9 @@ class Epoch:
     ring: tuple[v.Host, ...] = ()
     tally: Tally = field(default_factory=Tally)
     plans: dict[int, LocalPlan] = field(default_factory=dict)
-    names: dict[tuple[int, int], v.Announcement] = field(default_factory=dict)  # (rank, request) that waits for its plan
+    names: dict[tuple[int, int], v.Announcement] = field(
+        default_factory=dict
+    )  # (rank, request) that waits for its plan
     request_plans: dict[tuple[int, int], int] = field(default_factory=dict)
     calls: Calls = field(default_factory=Calls)
     history: History = field(default_factory=History)

@@ -84,7 +84,9 @@ class TakenJob:
 
     def __post_init__(self) -> None:
         everybody = self.adoption.presented
-        self.parts = {agent: body for agent, body in everybody.items() if any(s.id == self.start.id for s in body.start)}
+        self.parts = {
+            agent: body for agent, body in everybody.items() if any(s.id == self.start.id for s in body.start)
+        }
         self.facts = {fact.rank: fact for body in self.parts.values() for fact in body.ranks}
 
     @property
@@ -106,7 +108,9 @@ class TakenJob:
     def job(self) -> Job:
         """As it was before what ``news`` tells."""
         start, number = self.start, self.epoch_number if self.epoch_start() is not None else 0
-        job = Job(start.size, start.command, start.environment, start.directory, list(map(RankRecord, start.all_places)))
+        job = Job(
+            start.size, start.command, start.environment, start.directory, list(map(RankRecord, start.all_places))
+        )
         job.number, job.id, job.started, job.launcher = start.job, start.id, start.started, start.launcher
         for record in job.ranks:
             record.restore(self.facts.get(record.place.rank), number)

@@ -65,7 +65,9 @@ class Coordinator:
     handled: int = 0
     patience_s: float = 15.0  # for agents of a job that an earlier coordinator has started
     adoption: Adoption | None = None
-    results: dict[str, JobEnded] = field(default_factory=dict)  # by job id, of jobs that ended under an earlier coordinator
+    results: dict[str, JobEnded] = field(
+        default_factory=dict
+    )  # by job id, of jobs that ended under an earlier coordinator
     tally: Tally = field(default_factory=Tally)
 
     def handle(self, event: ev.Event, now: float) -> list[Command]:
@@ -163,7 +165,9 @@ class Coordinator:
         self.tally.jobs_adopted += 1
         self.job = job = taken.job()
         self.jobs, self.config = max(self.jobs, start.job), taken.limits()
-        self._announce_adopted(out, start, tuple(dict.fromkeys(p.agent for p in start.all_places if p.agent in self.agents)))
+        self._announce_adopted(
+            out, start, tuple(dict.fromkeys(p.agent for p in start.all_places if p.agent in self.agents))
+        )
         for agent in taken.unstarted:
             self._start_ranks(out, job, agent)
         self.epochs = max(self.epochs, taken.epoch_number)

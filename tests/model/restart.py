@@ -57,7 +57,9 @@ class Restarts:
         """No agent was told of the job: its launcher asks for it again."""
         world = self._world
         nothing = world.coordinator.adoption is None and world.coordinator.job is None and world.ended is None
-        return nothing and world.steps > 0 and not self.is_down and world.coordinator.agents.keys() == world.agents.keys()
+        return (
+            nothing and world.steps > 0 and not self.is_down and world.coordinator.agents.keys() == world.agents.keys()
+        )
 
     def _kill(self) -> None:
         self._joined = self.joined()
