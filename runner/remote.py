@@ -116,7 +116,7 @@ class RemoteJob:
             if self._away_since is None:
                 self._away_since, tries = now, 0
                 self._console.say(
-                    f"horovodrun: the connection with coordinator {self._spec.coordinator} broke, trying again."
+                    f"the connection with coordinator {self._spec.coordinator} broke, trying again."
                 )
             if now - self._away_since > self._spec.coordinator_timeout_s:
                 return self._lost(reason)
