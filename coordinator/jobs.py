@@ -68,6 +68,7 @@ class _Launcher:
     ended_at: float = 0.0
     is_over: bool = False
     away_since: float | None = None
+    cancels: list[JobCancelled] = field(default_factory=list)  # while it is not known what becomes of its job
 
 
 class JobDesk:
@@ -190,6 +191,8 @@ class JobDesk:
         for launcher in held:
             if not launcher.is_over:
                 self._admit(launcher)
+            for event in launcher.cancels:
+                self._cancel(launcher, event)
         self.advance()
 
     # ---- from submission to end
@@ -247,7 +250,9 @@ class JobDesk:
         self._forget(launcher)
 
     def _cancel(self, launcher: _Launcher, event: JobCancelled) -> None:
-        if launcher.feeds is None and not launcher.is_over:
+        if launcher in self._held and launcher.submit.again:
+            launcher.cancels.append(event)
+        elif launcher.feeds is None and not launcher.is_over:
             self._finish(launcher, JobEnded(event.code, event.reason))
         elif launcher.end is None and not launcher.is_over:
             self._jobs.cancel(event)

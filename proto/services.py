@@ -61,7 +61,7 @@ _COORDINATOR_TIMEOUT_S = 300.0
 
 
 def coordinator_timeout(given: float | None, environment: Mapping[str, str]) -> float:
-    """How long agents and launchers wait for a coordinator that is gone to be started anew; SecurityProblem if that makes no sense."""
+    """How long agents and launchers do without a coordinator that is gone; SecurityProblem where that makes no sense."""
     text = environment.get(_COORDINATOR_TIMEOUT, "").strip()
     if given is None and not text:
         return _COORDINATOR_TIMEOUT_S

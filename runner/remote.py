@@ -115,9 +115,7 @@ class RemoteJob:
             now = self._loop.time()
             if self._away_since is None:
                 self._away_since, tries = now, 0
-                self._console.say(
-                    f"the connection with coordinator {self._spec.coordinator} broke, trying again."
-                )
+                self._console.say(f"the connection with coordinator {self._spec.coordinator} broke, trying again.")
             if now - self._away_since > self._spec.coordinator_timeout_s:
                 return self._lost(reason)
             await asyncio.sleep(_PAUSES_S[min(tries, len(_PAUSES_S) - 1)])

@@ -289,9 +289,8 @@ class AgentCore:
     def _epoch_start(self, number: int, body: v.EpochStart) -> list[ev.Command]:
         live = self._waiting_locals(body)
         self.last_epoch, self.epoch_start = number, body
-        for place in body.places:
-            if place.rank in self.slots and place.agent == self.info.name:
-                self.slots[place.rank].record.epoch = number
+        for rank, slot in self.slots.items():
+            slot.record.epoch = number if body.places[rank].agent == self.info.name else 0
         if live is None:
             self.missed_epoch = number
             return []

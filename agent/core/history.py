@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from horovod.agent.core import values as v
 from horovod.agent.core.presentation import RefusalPresented, SetAnswer
@@ -81,7 +82,7 @@ class History:
         self.refusals.clear()
 
 
-def _bound(book: OrderedDict[int, object], most: int) -> None:
+def _bound(book: OrderedDict[int, Any], most: int) -> None:
     while len(book) > most:
         book.popitem(last=False)
 

@@ -196,8 +196,8 @@ class Uplink:
         if self.phase is not Phase.DIALLING:
             return []
         if event.incarnation < self.incarnation:
-            known = f"this agent's has {self.incarnation}"
-            return [HangUp(f"an older coordinator answered: it has incarnation {event.incarnation}, {known}")]
+            numbers = f"it has incarnation {event.incarnation}, this agent's has {self.incarnation}"
+            return [HangUp(f"an older coordinator answered: {numbers}")]
         if event.resumed and event.incarnation != self.incarnation:
             return [HangUp("the coordinator wants to go on with a session that there is not")]
         self._move(Cause.WELCOME)

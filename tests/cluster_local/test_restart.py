@@ -38,7 +38,8 @@ def train(run):
         model(torch.randn(16, 8, generator=data)).square().mean().backward()
         optimizer.step()
         if hvd.rank() == 0 and run == "disturbed":
-            progress.write_text(str(step))
+            progress.with_suffix(".new").write_text(str(step))
+            progress.with_suffix(".new").replace(progress)
             time.sleep(0.01)
         print("step", step, flush=True)
     digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
@@ -76,7 +77,7 @@ def serve_again(cluster: Cluster, *arguments: str) -> None:
 
 
 def reached(progress: Path, step: int) -> bool:
-    return until(lambda: progress.exists() and int(progress.read_text() or 0) >= step, WAIT_S)
+    return until(lambda: progress.exists() and int(progress.read_text()) >= step, WAIT_S)
 
 
 @pytest.mark.timeout(150)
@@ -111,8 +112,7 @@ def test_an_agent_that_is_lost_meanwhile_ends_the_job(pair: Cluster) -> None:
     pair.agents["b"].end(signal.SIGKILL)
     serve_again(pair)
     assert launcher.wait() == 1
-    assert "First failure: Rank 1 (host " in launcher.err.text, launcher.err.text
-    assert "can't be reached" in launcher.err.text
+    assert "(agent b) can't be reached any more" in launcher.err.text, launcher.err.text
     assert until(lambda: not marked(mark))
     pair.agent("b", slots=1)
     assert pair.run("-np", "2", "true")[0] == 0
@@ -175,22 +175,19 @@ def test_ctrl_c_without_a_coordinator_is_carried_out_by_the_next_one(pair: Clust
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_kills_at_any_moment_of_many_negotiations(pair: Cluster, tmp_path: Path) -> None:
+def test_kills_at_any_moment_of_many_negotiations(pair: Cluster) -> None:
     code = (
-        "import horovod.torch as hvd, torch, hashlib\nhvd.init()\nseen = hashlib.sha256()\n"
-        "for i in range(3000):\n"
-        " seen.update(hvd.allreduce(torch.full((3,), float(i * (hvd.rank() + 1))), name=f'n.{i}').numpy().tobytes())\n"
-        " if i % 100 == 0: print('step', i, flush=True)\n"
-        "print('result', seen.hexdigest(), flush=True)"
+        "import horovod.torch as hvd, torch\nhvd.init()\nfor i in range(801):\n"
+        " mean = hvd.allreduce(torch.full((3,), float(i * (hvd.rank() + 1))), name=f'n.{i}')\n"
+        " assert mean.tolist() == [1.5 * i] * 3, (i, mean)\n"
+        " if i % 100 == 0: print('step', i, flush=True)"
     )
-    calm = pair.launch("-np", "2", sys.executable, "-c", code)
-    assert calm.wait() == 0
     launcher = pair.launch("-np", "2", sys.executable, "-c", code)
-    for step in range(100, 2900, 400):
+    for step in range(0, 700, 100):
         launcher.out.wait_for(f"step {step}$", 2)
-        time.sleep(0.013 * (step % 7))  # somewhere in the next negotiations
+        time.sleep(0.013 * (step // 100))  # somewhere in the next negotiations
         kill(pair)
         serve_again(pair)
     assert launcher.wait() == 0, pair.story() + launcher.err.text
     for rank in range(2):
-        assert lines(launcher, rank) == lines(calm, rank)
+        assert lines(launcher, rank) == [f"step {step}" for step in range(0, 801, 100)]

@@ -14,7 +14,6 @@ from horovod.coordinator.core import commands as coordinator_commands
 from horovod.coordinator.core import events as coordinator_events
 from horovod.coordinator.core import values as coordinator_values
 
-
 OTHER_NAMES = {"CollectiveKind": ("Kind",), "Config": ("JobLimits",), "JobLimits": ("Config",)}
 
 
