@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from horovod.coordinator.core import Command, Config, Coordinator, Event, JobAdopted, JobEnded, Report, Send
+from horovod.coordinator.core import Cast, Command, Config, Coordinator, Event, JobAdopted, JobEnded, Report, Send
 from horovod.coordinator.core import events as ev
+from horovod.coordinator.wire import Reader
 from horovod.proto import control_pb2
 from horovod.proto.codec import by_field, unwrap, wrap
 
@@ -15,10 +16,14 @@ _BODIES = by_field(*ev.BODIES)
 
 @dataclass(slots=True)
 class Handlers:
-    """Who gets what comes out: orders by agent name, the end of a job, and jobs of an earlier coordinator."""
+    """Who gets what comes out: orders by agent name, the end of a job, and jobs of an earlier coordinator.
+
+    Without ``cast``, orders for many agents come one by one.
+    """
 
     order: Callable[[str, control_pb2.Order], None]
     job_ended: Callable[[JobEnded], None]
+    cast: Callable[[Cast], None] | None = None
     job_adopted: Callable[[JobAdopted], None] = lambda job: None
 
 
@@ -29,6 +34,7 @@ class EmbeddedCoordinator:
         self.core = Coordinator(config)
         self._clock = clock
         self._handlers = handlers
+        self._reader = Reader()
 
     def report(self, agent: str, message: control_pb2.AgentReport) -> None:
         """A message of an agent."""
@@ -36,6 +42,8 @@ class EmbeddedCoordinator:
 
     def read(self, agent: str, message: control_pb2.AgentReport) -> Event:
         """A message as an event; KeyError or ValueError when it makes no sense."""
+        if message.HasField("announcements"):
+            return Report(agent, message.epoch, self._reader.announcements(message.announcements))
         return Report(agent, message.epoch, unwrap(message, _BODIES))
 
     def handle(self, event: Event) -> None:
@@ -50,8 +58,13 @@ class EmbeddedCoordinator:
             self._handlers.order(command.agent, order)
         elif isinstance(command, JobAdopted):
             self._handlers.job_adopted(command)
-        else:
+        elif isinstance(command, JobEnded):
             self._handlers.job_ended(command)
+        elif self._handlers.cast is not None:
+            self._handlers.cast(command)
+        else:
+            for send in command.sends():
+                self._carry_out(send)
 
 
 __all__ = ["EmbeddedCoordinator", "Handlers"]

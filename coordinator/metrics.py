@@ -9,11 +9,11 @@ from itertools import chain
 from typing import Protocol
 
 from horovod.coordinator.core.adoption import Adoption
-from horovod.coordinator.core.coordinator import Agent
 from horovod.coordinator.core.epoch import CAUSES, Epoch
 from horovod.coordinator.core.job import Job, RankPhase
 from horovod.coordinator.core.plans import PlanState
 from horovod.coordinator.core.ring import Ring
+from horovod.coordinator.core.takeover import Agent
 from horovod.coordinator.core.tally import JOB_RESULTS, Tally
 from horovod.coordinator.core.values import ErrorKind
 from horovod.observe.metrics import Sample, StateCollector, counter, few, gauge

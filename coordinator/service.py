@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from horovod.coordinator.core import (
     AgentLost,
+    Cast,
     Config,
     Event,
     JobAdopted,
@@ -29,6 +30,7 @@ from horovod.coordinator.core.sessions import SessionBook
 from horovod.coordinator.embedded import EmbeddedCoordinator, Handlers
 from horovod.coordinator.jobs import JobDesk
 from horovod.coordinator.sessions import AgentStreams
+from horovod.coordinator.wire import cast_items, order_item
 from horovod.proto import control_pb2
 
 __all__ = ["Service", "ServiceOptions"]
@@ -58,7 +60,7 @@ class Service:
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[Event] = deque()
         self._busy = False
-        handlers = Handlers(order=self._order, job_ended=self._job_ended, job_adopted=self._job_adopted)
+        handlers = Handlers(self._order, self._job_ended, self._cast, self._job_adopted)
         self._embedded = EmbeddedCoordinator(options.config, time.monotonic, handlers)
         self.core = self._embedded.core
         # Higher than that of any coordinator before, on whatever host, without a disk: see also SessionBook.
@@ -101,7 +103,11 @@ class Service:
             self.desk.settled()
 
     def _order(self, agent: str, order: control_pb2.Order) -> None:
-        self.agents.send(agent, order)
+        self.agents.send(agent, order_item(order))
+
+    def _cast(self, cast: Cast) -> None:
+        for agent, item in cast_items(cast):
+            self.agents.send(agent, item)
 
     def _job_ended(self, end: JobEnded) -> None:
         self._last_end = end

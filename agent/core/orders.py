@@ -25,6 +25,7 @@ class JobLimits:
     cache_capacity: int = 0
     start_warning_s: float = 0.0
     start_timeout_s: float = 0.0
+    deterministic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +83,10 @@ class RankRejected:
 
 @dataclass(frozen=True, slots=True)
 class PlanMade:
-    """The members agree."""
+    """All ranks of the signature's process set agree."""
 
     plan: int
     signature: Signature
-    members: tuple[int, ...]
     requests: tuple[RankRequest, ...]
 
 
@@ -116,9 +116,10 @@ class RetirePlan:
 
 @dataclass(frozen=True, slots=True)
 class JoinedRanks:
-    """All ranks that have joined."""
+    """Ranks of this agent that have joined; ``anybody``: whether there are such ranks anywhere."""
 
     ranks: tuple[int, ...] = ()
+    anybody: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +178,13 @@ class JobFinished:
     last_lines: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class MeasureRoundTrips:
+    """Say how far these are; the daemon's task, whatever the core is doing."""
+
+    peers: tuple[Host, ...]
+
+
 ORDER_BODIES: tuple[type, ...] = (
     Registered,
     StartRanks,
@@ -195,4 +203,5 @@ ORDER_BODIES: tuple[type, ...] = (
     EndEpoch,
     Warn,
     JobFinished,
+    MeasureRoundTrips,
 )

@@ -127,7 +127,8 @@ class TakenJob:
         generation = max((record.generation for record in job.ranks if record.phase is RankPhase.READY), default=0)
         for record in job.ranks:  # also those of which nothing is known: they were in it
             if record.phase is not RankPhase.READY:
-                record.phase, record.generation = RankPhase.READY, generation
+                record.become(RankPhase.READY)
+                record.generation = generation
                 record.hello = record.hello or ev.RankHello(record.place.rank, generation)
         return Epoch(self.epoch_number, generation, start.places, self.limits(), self.incarnation, self.tally)
 

@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from horovod.coordinator.core import events as ev
-from horovod.coordinator.core.adoption import Adoption, TakenJob, others, remember
+from horovod.coordinator.core.adoption import Adoption
 from horovod.coordinator.core.commands import (
+    Cast,
     Command,
     EpochStart,
     Host,
-    JobAdopted,
     JobEnded,
-    JobFinished,
+    MeasureRoundTrips,
     Outbox,
     RankRejected,
     Registered,
@@ -29,27 +29,18 @@ from horovod.coordinator.core.commands import (
     Warn,
 )
 from horovod.coordinator.core.config import Config
+from horovod.coordinator.core.distances import Distances
 from horovod.coordinator.core.epoch import Epoch
 from horovod.coordinator.core.job import Failure, Job, RankCause, RankPhase, RankRecord, leave_text, place_ranks
 from horovod.coordinator.core.process_sets import SetCall, fault
-from horovod.coordinator.core.ring import Ring, order_ring
+from horovod.coordinator.core.ring import Ring, by_labels, order_ring
+from horovod.coordinator.core.takeover import Agent, Takeover, job_finished
 from horovod.coordinator.core.tally import Tally
 from horovod.coordinator.core.values import Error, ErrorKind, ProcessSet
 
 
 @dataclass(slots=True)
-class Agent:
-    """A registered agent; ``addresses`` are those of its data plane."""
-
-    host: str
-    slots: int
-    labels: Mapping[str, str] = field(default_factory=dict)
-    addresses: tuple[str, ...] = ()
-    presents: bool = False
-
-
-@dataclass(slots=True)
-class Coordinator:
+class Coordinator(Takeover):
     """``handle`` one event at a time, in the order in which they come."""
 
     config: Config = field(default_factory=Config)
@@ -60,6 +51,7 @@ class Coordinator:
     epoch: Epoch | None = None
     epochs: int = 0
     ring: Ring | None = None
+    distances: Distances = field(default_factory=Distances)
     jobs: int = 0
     stale: int = 0
     handled: int = 0
@@ -78,13 +70,13 @@ class Coordinator:
             self._look_at_adoption(out, now)
         else:
             self._happened(out, event, now)
-        return [c for c in out.commands if not isinstance(c, Send) or c.agent in self.agents]
+        return [command for command in map(self._for_those_here, out.commands) if command is not None]
 
     def _happened(self, out: Outbox, event: ev.Event, now: float) -> None:
         if isinstance(event, ev.Report):
             self._report(out, event, now)
         elif isinstance(event, ev.JobSubmitted):
-            self._submit(out, event)
+            self._submit(out, event, now)
         elif isinstance(event, ev.JobCancelled):
             self._cancel(out, event)
         elif isinstance(event, ev.AgentLost):
@@ -92,132 +84,14 @@ class Coordinator:
         elif isinstance(event, ev.Tick):
             self._tick(out, now)
 
-    # ---- a job of an earlier coordinator -----------------------------------------------------------------------
-
-    def _is_about_adoption(self, event: ev.Event, now: float) -> bool:
-        """Whether the event is dealt with: it begins, furthers or has to wait for the adoption of a job."""
-        body = event.body if isinstance(event, ev.Report) else None
-        begins = isinstance(event, ev.JobAwaited) or (isinstance(body, ev.Register) and body.presents)
-        if begins and self.adoption is None and self.job is None:
-            self.adoption = Adoption(now + self.patience_s)
-        adoption = self.adoption
-        if adoption is None:
-            return False
-        if isinstance(event, ev.Report) and isinstance(body, ev.Presented):
-            adoption.present(event.agent, body, now)
-        elif isinstance(event, ev.AgentLost):
-            adoption.lost(event.agent)
-            self.tally.agents_lost += self.agents.pop(event.agent, None) is not None
-        elif isinstance(body, ev.Register):
-            adoption.lost(body.agent)
-            self._registered(body)
-        elif not isinstance(event, (ev.Tick, ev.JobAwaited)):
-            adoption.waiting.append(event)
-        return True
-
-    def _look_at_adoption(self, out: Outbox, now: float) -> None:
-        adoption = self.adoption
-        assert adoption is not None
-        if now >= adoption.deadline or adoption.missing(self.fresh) == set():
-            self.adoption = None
-            for _, finished in adoption.results():
-                remember(self.results, finished)
-            self._adopt(out, adoption, now)
-            for event in adoption.waiting:
-                self._happened(out, event, now)
-
-    def _adopt(self, out: Outbox, adoption: Adoption, now: float) -> None:
-        start = adoption.job()
-        for agent in others(adoption, start):
-            self._send_away(out, agent, "The coordinator was started anew and goes on with a later job.")
-        results = {agent: finished for agent, finished in adoption.results() if finished.has_output}
-        if start is not None and start.id in self.results:
-            self._finish_adopted(out, start, adoption, self.results[start.id])
-        elif start is not None:
-            self._take_job(out, TakenJob(start, adoption, self.config, self.incarnation, self.tally, now))
-        elif results:
-            latest = max(results.values(), key=lambda finished: (finished.started, finished.job))
-            agents = tuple(agent for agent, finished in results.items() if finished.id == latest.id)
-            self.jobs = max(self.jobs, latest.job)
-            out.commands.append(JobAdopted(latest.id, latest.job, 0, (), "", agents, out.cause))
-            out.commands.append(replace(self.results[latest.id], cause=out.cause))
-
-    def _send_away(self, out: Outbox, agent: str, reason: str) -> None:
-        out.send(agent, StopRanks(reason, 0.0))
-        out.send(agent, JobFinished(1, reason))
-
-    def _finish_adopted(self, out: Outbox, start: StartRanks, adoption: Adoption, end: JobEnded) -> None:
-        """The job had ended, and some agents have not heard of it."""
-        self.jobs = max(self.jobs, start.job)
-        agents = tuple(dict.fromkeys(place.agent for place in start.all_places if place.agent in adoption.presented))
-        self._announce_adopted(out, start, agents)
-        for agent, body in adoption.presented.items():
-            if any(item.id == start.id for item in body.start):
-                out.send(agent, _finished(end))
-        out.commands.append(replace(end, cause=out.cause))
-
-    def _announce_adopted(self, out: Outbox, start: StartRanks, agents: tuple[str, ...]) -> None:
-        job = (start.id, start.job, start.size, start.command, start.launcher)
-        out.commands.append(JobAdopted(*job, agents, out.cause))
-
-    def _take_job(self, out: Outbox, taken: TakenJob) -> None:
-        start, now = taken.start, taken.now
-        self.tally.jobs_adopted += 1
-        self.job = job = taken.job()
-        self.jobs, self.config = max(self.jobs, start.job), taken.limits()
-        self._announce_adopted(
-            out, start, tuple(dict.fromkeys(p.agent for p in start.all_places if p.agent in self.agents))
-        )
-        for agent in taken.unstarted:
-            self._start_ranks(out, job, agent)
-        self.epochs = max(self.epochs, taken.epoch_number)
-        epoch_start = taken.epoch_start()
-        if epoch_start is not None:
-            self._take_epoch(out, taken, job, epoch_start)
-        else:
-            self._take_news(out, taken, job)
-        for record in job.ranks:
-            agent = record.place.agent
-            if agent not in taken.parts and agent not in taken.unstarted:
-                came = "it has begun a new session" if agent in self.agents else "it did not come back in time"
-                self._rank_lost(out, job, record, now, f"{came}, after the coordinator was started anew")
-        self._start_anything(out, job, now)
-
-    def _start_anything(self, out: Outbox, job: Job, now: float) -> None:
-        """What the last Hello would have led to."""
-        if self.job is None:
-            return
-        if job.waiting():
-            job.first_hello_at = job.start_warned_at = now
-        self._reject_unreachable(out, job)
-        self._start_epoch(out, job)
-        self._finish(out, job)
-
-    def _take_epoch(self, out: Outbox, taken: TakenJob, job: Job, start: EpochStart) -> None:
-        self.epoch = epoch = taken.epoch(job, start)
-        self.ring = Ring(start.ring, "as before the coordinator was started anew")
-        out.epoch = epoch.number
-        for agent in taken.late_starters():
-            out.send(agent, start)
-        reunion = taken.reunion(out, epoch)
-        reunion.settle(start.process_sets)
-        for agent, body in taken.parts.items():
-            for lost in body.peer_lost:
-                self._peer_lost(out, epoch, agent, lost)
-        taken.ended(epoch, reunion, out, job)
-        self._take_news(out, taken, job)
-        if self.epoch is epoch:
-            reunion.ask_again()
-
-    def _take_news(self, out: Outbox, taken: TakenJob, job: Job) -> None:
-        for news in taken.news():
-            if self.job is job:
-                self._rank_report(out, news.body, taken.now)
-
-    @property
-    def fresh(self) -> set[str]:
-        """Agents that have nothing of an earlier coordinator."""
-        return {name for name, agent in self.agents.items() if not agent.presents}
+    def _for_those_here(self, command: Command) -> Command | None:
+        """Without agents that are lost."""
+        if isinstance(command, Send):
+            return command if command.agent in self.agents else None
+        if isinstance(command, Cast) and not self.agents.keys() >= set(command.agents):
+            left = tuple(agent for agent in command.agents if agent in self.agents)
+            return replace(command, agents=left) if left else None
+        return command
 
     # ---- reports -----------------------------------------------------------------------------------------------
 
@@ -228,6 +102,8 @@ class Coordinator:
             out.send(body.agent, Registered(self.incarnation))
         elif isinstance(body, ev.Presented):
             self._presented_late(out, event.agent, body)
+        elif isinstance(body, ev.RoundTrips):
+            self.distances.learn(event.agent, body.items, self.agents)
         elif isinstance(body, (ev.RankHello, ev.RankStarted, ev.RankExited, ev.RankLeft)):
             self._rank_report(out, body, now)
         elif self.epoch is None or event.epoch != self.epoch.number:
@@ -237,13 +113,7 @@ class Coordinator:
 
     def _registered(self, body: ev.Register) -> None:
         self.agents[body.agent] = Agent(body.host, body.slots, body.labels, body.addresses, body.presents)
-
-    def _presented_late(self, out: Outbox, agent: str, body: ev.Presented) -> None:
-        for finished in body.finished:
-            remember(self.results, finished)
-        if body.start:
-            reason = "The agent did not come back in time after the coordinator was started anew: its ranks are ended."
-            self._send_away(out, agent, reason)
+        self.distances.forget(body.agent)
 
     def _rank_report(
         self, out: Outbox, body: ev.RankHello | ev.RankStarted | ev.RankExited | ev.RankLeft, now: float
@@ -279,23 +149,20 @@ class Coordinator:
         elif isinstance(body, ev.SetRemoveRequested):
             epoch.set_call(out, body.rank, SetCall(body.request, remove=body.id), now)
         elif isinstance(body, ev.Observation):
-            epoch.plans.used(body.plans_used)
-            self.tally.reported(body.rounds, len(epoch.places))
-            epoch.stalls.observe(agent, body.rounds, body.ranks, body.blocked_on)
-            epoch.look_at_waits(out, now)
-            epoch.look_for_cycle(out, agent, now)
+            epoch.observe(agent, body)
         elif isinstance(body, ev.PeerLost):
             self._peer_lost(out, epoch, agent, body)
 
     def _peer_lost(self, out: Outbox, epoch: Epoch, agent: str, body: ev.PeerLost) -> None:
+        if epoch.has_failed:
+            return  # as hundreds of others may say of the same host
         hosts = {place.agent: place.host for place in epoch.places}
         text = (
             f"Host {hosts.get(body.agent, '?')} (agent {body.agent}) can't be reached any more from host "
             f"{hosts.get(agent, '?')} (agent {agent}): {body.text}."
         )
-        lost = next((place.rank for place in epoch.places if place.agent == body.agent), None)
-        if epoch.ended is None and self.job is not None and lost is not None:
-            self.job.blame(lost, text)
+        if epoch.ended is None and self.job is not None and body.agent in self.job.agents:
+            self.job.blame(self.job.agents[body.agent][0], text)
         epoch.end(out, Error(ErrorKind.LOST, text))
 
     # ---- init and shutdown -------------------------------------------------------------------------------------
@@ -313,7 +180,7 @@ class Coordinator:
         self._start_epoch(out, job)
 
     def _start_epoch(self, out: Outbox, job: Job) -> None:
-        if len(job.waiting()) < job.size or self.epoch is not None:
+        if job.phases[RankPhase.WAITING] < job.size or self.epoch is not None:
             return
         reason = _disagreement(job)
         if reason:
@@ -332,9 +199,10 @@ class Coordinator:
         out.epoch = epoch.number
         for record in job.ranks:
             record.move(RankCause.EPOCH_START)
-        self.ring = order_ring({name: self._in_ring(name) for name in epoch.agents})
-        for agent in epoch.agents:
-            out.send(agent, EpochStart(job.places, tuple(sets), self.ring.hosts, self._epoch_key(epoch.number)))
+        agents = {name: self._in_ring(name) for name in epoch.agents}
+        self.ring = order_ring(agents, self.distances, self.config.deterministic)
+        start = EpochStart(job.places, tuple(sets), self.ring.hosts, self._epoch_key(epoch.number))
+        out.cast(epoch.agents, start)
 
     def _in_ring(self, name: str) -> tuple[Host, Mapping[str, str]]:
         agent = self.agents[name]
@@ -370,9 +238,8 @@ class Coordinator:
             out.send(record.place.agent, RankRejected(record.place.rank, reason, retry))
 
     def _reject_unreachable(self, out: Outbox, job: Job) -> None:
-        gone = [record for record in job.ranks if record.phase is RankPhase.GONE]
-        if gone and job.waiting():
-            first = gone[0]
+        if job.phases[RankPhase.GONE] and job.phases[RankPhase.WAITING]:
+            first = next(record for record in job.ranks if record.phase is RankPhase.GONE)
             reason = (
                 f"hvd.init() can't complete: rank {first.place.rank} (host {first.place.host}, pid {first.pid}) has "
                 f"exited with code {first.code}. All {job.size} ranks must call it."
@@ -415,8 +282,7 @@ class Coordinator:
         self._order_stop(out, job, reason, self.config.grace_s)
 
     def _order_stop(self, out: Outbox, job: Job, reason: str, grace_s: float) -> None:
-        for agent in dict.fromkeys(place.agent for place in job.places):
-            out.send(agent, StopRanks(reason, grace_s))
+        out.cast(tuple(job.agents), StopRanks(reason, grace_s))
 
     def _finish(self, out: Outbox, job: Job) -> None:
         if not job.is_over:
@@ -427,12 +293,11 @@ class Coordinator:
         if first is not None and job.cancelled is None:
             details = (first.rank, first.host, first.pid, first.signal, first.last_lines)
             end = JobEnded(code, text, *details, cause=out.cause)
-        for agent in dict.fromkeys(place.agent for place in job.places):
-            out.send(agent, _finished(end))
+        out.cast(tuple(job.agents), job_finished(end))
         out.commands.append(end)
         self.job = self.epoch = None
 
-    def _submit(self, out: Outbox, event: ev.JobSubmitted) -> None:
+    def _submit(self, out: Outbox, event: ev.JobSubmitted, now: float) -> None:
         if self.job is not None:
             self.tally.job_ends["refused"] += 1
             text = f"A job of {self.job.size} ranks runs already: {' '.join(self.job.command)}. Wait for its end."
@@ -448,13 +313,21 @@ class Coordinator:
         records = [RankRecord(place) for place in placed]
         self.job = job = Job(event.size, event.command, event.environment, event.directory, records)
         job.number, job.id, job.started, job.launcher = self.jobs, event.id, self.incarnation, event.launcher
-        for name in dict.fromkeys(place.agent for place in placed):
+        for name in job.agents:
             self._start_ranks(out, job, name)
+        if not self.config.deterministic:
+            self._measure(out, job, now)
 
     def _start_ranks(self, out: Outbox, job: Job, agent: str) -> None:
-        mine = tuple(place for place in job.places if place.agent == agent)
+        mine = tuple(job.places[rank] for rank in job.agents[agent])
         kept = (job.places, job.id, job.started, job.launcher, self.config)
         out.send(agent, StartRanks(job.command, job.environment, job.directory, job.size, mine, job.number, *kept))
+
+    def _measure(self, out: Outbox, job: Job, now: float) -> None:
+        """While the ranks start: the ring is made of what is known when the last one is there."""
+        labels = {name: self.agents[name].labels for name in job.agents if self.agents[name].addresses}
+        for name, others in self.distances.wanted(by_labels(labels), now).items():
+            out.send(name, MeasureRoundTrips(tuple(self._in_ring(other)[0] for other in others)))
 
     def _cancel(self, out: Outbox, event: ev.JobCancelled) -> None:
         if self.job is None:
@@ -468,12 +341,12 @@ class Coordinator:
     def _agent_lost(self, out: Outbox, event: ev.AgentLost, now: float) -> None:
         agent = self.agents.pop(event.agent, None)
         job = self.job
+        self.distances.forget(event.agent)
         self.tally.agents_lost += agent is not None
         if agent is None or job is None:
             return
-        for record in job.ranks:
-            if record.place.agent == event.agent:
-                self._rank_lost(out, job, record, now, event.reason)
+        for rank in job.agents.get(event.agent, ()):
+            self._rank_lost(out, job, job.ranks[rank], now, event.reason)
 
     def _rank_lost(self, out: Outbox, job: Job, record: RankRecord, now: float, reason: str) -> None:
         """With its agent."""
@@ -497,11 +370,9 @@ class Coordinator:
     def _look_at_start(self, out: Outbox, job: Job, now: float) -> None:
         assert job.first_hello_at is not None
         waited = now - job.first_hello_at
-        absent = ", ".join(f"rank {r.place.rank} on host {r.place.host} ({r.phase.value})" for r in job.absent())
-        text = f"{len(job.waiting())} of {job.size} ranks have called hvd.init(); missing for {waited:.0f} s: {absent}."
         limit = self.config.start_timeout_s
         if 0 < limit <= waited:
-            reason = f"{text} The start timeout of {limit:g} s is over."
+            reason = f"{job.start_text(waited)} The start timeout of {limit:g} s is over."
             first = job.absent()[0]
             if job.failure is None:
                 job.failure = Failure(first.place.rank, first.place.host, first.pid, 1, 0, reason)
@@ -509,10 +380,11 @@ class Coordinator:
             self._stop(out, job, reason)
         elif now - job.start_warned_at >= self.config.start_warning_s > 0:
             job.start_warned_at = now
-            out.send(job.places[0].agent, Warn(text))
+            out.send(job.places[0].agent, Warn(job.start_text(waited)))
 
     def check_invariants(self) -> None:
         """Raises AssertionError when the book is wrong."""
+        self.distances.check_invariants()
         if self.job is not None:
             self.job.check_invariants()
         if self.epoch is not None:
@@ -520,10 +392,6 @@ class Coordinator:
             assert self.job is not None
             ready = {r.place.rank for r in self.job.ranks if r.phase is RankPhase.READY}
             assert not ready & self.epoch.left
-
-
-def _finished(end: JobEnded) -> JobFinished:
-    return JobFinished(end.code, end.text, end.rank, end.host, end.pid, end.signal, end.last_lines)
 
 
 def _disagreement(job: Job) -> str:

@@ -16,6 +16,7 @@ from horovod.coordinator.core.values import (
     RankCount,
     RankRequest,
     RankState,
+    RoundTrip,
     Signature,
 )
 
@@ -144,6 +145,13 @@ class PeerLost:
 
     agent: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTrips:
+    """What MeasureRoundTrips has found; who could not be reached is missing."""
+
+    items: tuple[RoundTrip, ...]
 
 
 # ---- what an agent presents to a coordinator that was started anew; at most one value where a tuple stands for a field ----
@@ -278,6 +286,7 @@ Body = (
     | RankExited
     | Observation
     | PeerLost
+    | RoundTrips
     | Presented
 )
 BODIES: tuple[type, ...] = (
@@ -295,6 +304,7 @@ BODIES: tuple[type, ...] = (
     RankExited,
     Observation,
     PeerLost,
+    RoundTrips,
     Presented,
 )
 

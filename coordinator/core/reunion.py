@@ -15,7 +15,6 @@ anew from what the ranks ask for.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -75,11 +74,9 @@ class Reunion:
         book = self.epoch.sets
         latest = max(self.parts.values(), key=lambda part: part.set_changes, default=None)
         if latest is None:
-            book.sets = {item.id: item.ranks for item in sets}
-            book.next_id = max(book.sets) + 1
+            book.take_over(sets, (), max(item.id for item in sets) + 1)
             return
-        book.sets = {item.id: item.ranks for item in latest.sets}
-        book.free, book.next_id = deque(latest.free_sets), latest.next_set
+        book.take_over(latest.sets, latest.free_sets, latest.next_set)
         book.counts = {item.rank: item.count for part in self.parts.values() for item in part.set_counts}
 
     def _answer_set_calls(self) -> None:
@@ -113,9 +110,14 @@ class Reunion:
 
     def _take_joins(self) -> None:
         joined = [item for part in self.parts.values() if part.joins_done == self.joins_done for item in part.joins]
-        self.epoch.joined = {item.rank: item.request for item in joined}
+        epoch = self.epoch
+        epoch.joined = {item.rank: item.request for item in joined}
+        for rank in sorted(epoch.joined):
+            epoch.joined_on.setdefault(epoch.agent_of[rank], []).append(rank)
         if joined or any(part.joins_done or part.joins for part in self.parts.values()):
-            self.epoch.to_all(self.out, JoinedRanks(tuple(sorted(self.epoch.joined))))
+            for agent in epoch.agents:
+                mine = tuple(epoch.joined_on.get(agent, ()))
+                self.out.send(agent, JoinedRanks(mine, anybody=bool(joined)))
 
     def _return_joins(self) -> None:
         """A join that has returned elsewhere; the counters of its ranks are behind, as after any join."""
@@ -124,7 +126,8 @@ class Reunion:
         self.epoch.plans.retire_now(self.out, [plan for part in behind.values() for plan in part.zero_plans])
         for agent, part in behind.items():
             self.out.send(agent, JoinDone(last, part.joins))
-        self.epoch.plans.hold_for_join(self.out, frozenset(self.epoch.joined))
+        for rank in self.epoch.joined:
+            self.epoch.plans.hold_for_join(self.out, rank, self.epoch.sets.lookup)
 
     # ---- plans
 
@@ -138,7 +141,8 @@ class Reunion:
             self._take_plan(plan_id, found[plan_id].signature, found[plan_id].members)
 
     def _take_plan(self, plan_id: int, signature: Signature, members: tuple[int, ...]) -> None:
-        agents = tuple(dict.fromkeys(self.epoch.agent_of(rank) for rank in members))
+        members = self.epoch.sets.sets.get(signature.process_set, members)  # one for all plans of the set
+        agents = self.epoch.plans.agents(signature.process_set, members)
         plan = Plan(plan_id, signature, members, agents, self.now)
         known = {name: item for name in agents for item in self._part(name).plans if item.plan == plan_id}
         new = [name for name in agents if name not in self.gone and self._part(name).highest_plan < plan_id]
