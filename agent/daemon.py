@@ -262,7 +262,8 @@ class Daemon:
         await self._end_job(0.0)
         if not self._stopping and session == self._uplink.sessions:
             self._session, self._last_job = session, order.start_ranks.id
-            log.info("Job %d starts with %d ranks here.", order.start_ranks.job, len(order.start_ranks.places))
+            count = sum(place.agent == self._options.name for place in order.start_ranks.places)
+            log.info("Job %d starts with %d ranks here.", order.start_ranks.job, count)
             outputs = AgentOutputs(self._report, self.broken)
             self._job = _JobRun(self._options, self._uplink, order, outputs, self._links, self.tally)
 

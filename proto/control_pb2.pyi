@@ -512,14 +512,13 @@ class Variable(_message.Message):
     def __init__(self, name: _Optional[bytes] = ..., value: _Optional[bytes] = ...) -> None: ...
 
 class StartRanks(_message.Message):
-    __slots__ = ("command", "environment", "directory", "size", "places", "job", "all_places", "id", "started", "launcher", "limits")
+    __slots__ = ("command", "environment", "directory", "size", "places", "job", "id", "started", "launcher", "limits")
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
-    ALL_PLACES_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
     LAUNCHER_FIELD_NUMBER: _ClassVar[int]
@@ -530,12 +529,11 @@ class StartRanks(_message.Message):
     size: int
     places: _containers.RepeatedCompositeFieldContainer[RankPlace]
     job: int
-    all_places: _containers.RepeatedCompositeFieldContainer[RankPlace]
     id: str
     started: int
     launcher: str
     limits: JobLimits
-    def __init__(self, command: _Optional[_Iterable[bytes]] = ..., environment: _Optional[_Iterable[_Union[Variable, _Mapping]]] = ..., directory: _Optional[bytes] = ..., size: _Optional[int] = ..., places: _Optional[_Iterable[_Union[RankPlace, _Mapping]]] = ..., job: _Optional[int] = ..., all_places: _Optional[_Iterable[_Union[RankPlace, _Mapping]]] = ..., id: _Optional[str] = ..., started: _Optional[int] = ..., launcher: _Optional[str] = ..., limits: _Optional[_Union[JobLimits, _Mapping]] = ...) -> None: ...
+    def __init__(self, command: _Optional[_Iterable[bytes]] = ..., environment: _Optional[_Iterable[_Union[Variable, _Mapping]]] = ..., directory: _Optional[bytes] = ..., size: _Optional[int] = ..., places: _Optional[_Iterable[_Union[RankPlace, _Mapping]]] = ..., job: _Optional[int] = ..., id: _Optional[str] = ..., started: _Optional[int] = ..., launcher: _Optional[str] = ..., limits: _Optional[_Union[JobLimits, _Mapping]] = ...) -> None: ...
 
 class StopRanks(_message.Message):
     __slots__ = ("reason", "grace_s")

@@ -217,7 +217,7 @@ class AgentCore:
         self.job = body
         self.tally.jobs += 1
         commands: list[ev.Command] = []
-        for place in body.places:
+        for place in (place for place in body.places if place.agent == self.info.name):
             seed = f"{self.info.secret}/{self.jobs}/{place.rank}"
             nonce = hashlib.sha256(seed.encode()).hexdigest()
             self.slots[place.rank] = Slot(place, nonce)

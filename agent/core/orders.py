@@ -30,7 +30,7 @@ class JobLimits:
 
 @dataclass(frozen=True, slots=True)
 class StartRanks:
-    """Start these ranks; what follows ``job`` is kept for a coordinator that was started anew."""
+    """Start those of these ranks that are yours; what follows ``job`` is kept for a coordinator that was started anew."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -38,7 +38,6 @@ class StartRanks:
     size: int
     places: tuple[RankPlace, ...]
     job: int = 0
-    all_places: tuple[RankPlace, ...] = ()
     id: str = ""
     started: int = 0
     launcher: str = ""

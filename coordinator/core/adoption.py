@@ -60,7 +60,7 @@ class Adoption:
         job = self.job()
         if job is None:
             return None
-        return {place.agent for place in job.all_places} - self.presented.keys() - fresh
+        return {place.agent for place in job.places} - self.presented.keys() - fresh
 
     def results(self) -> Iterator[tuple[str, ev.FinishedJob]]:
         """Jobs that agents know the end of."""
@@ -93,7 +93,7 @@ class TakenJob:
     def unstarted(self) -> list[str]:
         """Agents of the job that came back, but have never heard of it."""
         known = self.adoption.presented
-        agents = dict.fromkeys(place.agent for place in self.start.all_places)
+        agents = dict.fromkeys(place.agent for place in self.start.places)
         return [a for a in agents if a in known and a not in self.parts and known[a].last_job != self.start.id]
 
     @property
@@ -108,9 +108,7 @@ class TakenJob:
     def job(self) -> Job:
         """As it was before what ``news`` tells."""
         start, number = self.start, self.epoch_number if self.epoch_start() is not None else 0
-        job = Job(
-            start.size, start.command, start.environment, start.directory, list(map(RankRecord, start.all_places))
-        )
+        job = Job(start.size, start.command, start.environment, start.directory, list(map(RankRecord, start.places)))
         job.number, job.id, job.started, job.launcher = start.job, start.id, start.started, start.launcher
         for record in job.ranks:
             record.restore(self.facts.get(record.place.rank), number)
@@ -140,8 +138,8 @@ class TakenJob:
         """The epoch's own part."""
         number = self.epoch_number
         parts = {a: body.epoch[0] for a, body in self.parts.items() if body.last_epoch == number and body.epoch}
-        inside = {place.agent for place in self.start.all_places if self._is_inside(place.rank)}
-        gone = frozenset(place.agent for place in self.start.all_places) - inside - parts.keys()
+        inside = {place.agent for place in self.start.places if self._is_inside(place.rank)}
+        gone = frozenset(place.agent for place in self.start.places) - inside - parts.keys()
         return Reunion(out, epoch, parts, gone, self.now)
 
     def _is_inside(self, rank: int) -> bool:

@@ -18,7 +18,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class StartRanks:
-    """Start these ranks of the job; what follows its number is for a coordinator that is started after this one."""
+    """Start those of these ranks that are yours; what follows the job's number is for a coordinator that is started after this one."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -26,7 +26,6 @@ class StartRanks:
     size: int
     places: tuple[RankPlace, ...]
     job: int
-    all_places: tuple[RankPlace, ...] = ()
     id: str = ""
     started: int = 0
     launcher: str = ""

@@ -313,15 +313,13 @@ class Coordinator(Takeover):
         records = [RankRecord(place) for place in placed]
         self.job = job = Job(event.size, event.command, event.environment, event.directory, records)
         job.number, job.id, job.started, job.launcher = self.jobs, event.id, self.incarnation, event.launcher
-        for name in job.agents:
-            self._start_ranks(out, job, name)
+        self._start_ranks(out, job, tuple(job.agents))
         if not self.config.deterministic:
             self._measure(out, job, now)
 
-    def _start_ranks(self, out: Outbox, job: Job, agent: str) -> None:
-        mine = tuple(job.places[rank] for rank in job.agents[agent])
-        kept = (job.places, job.id, job.started, job.launcher, self.config)
-        out.send(agent, StartRanks(job.command, job.environment, job.directory, job.size, mine, job.number, *kept))
+    def _start_ranks(self, out: Outbox, job: Job, agents: tuple[str, ...]) -> None:
+        what = (job.command, job.environment, job.directory, job.size, job.places, job.number)
+        out.cast(agents, StartRanks(*what, job.id, job.started, job.launcher, self.config))
 
     def _measure(self, out: Outbox, job: Job, now: float) -> None:
         """While the ranks start: the ring is made of what is known when the last one is there."""

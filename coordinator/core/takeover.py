@@ -71,7 +71,7 @@ class Takeover:
     def _rank_lost(self, out: Outbox, job: Job, record: RankRecord, now: float, reason: str) -> None: ...
 
     @abstractmethod
-    def _start_ranks(self, out: Outbox, job: Job, agent: str) -> None: ...
+    def _start_ranks(self, out: Outbox, job: Job, agents: tuple[str, ...]) -> None: ...
 
     @abstractmethod
     def _peer_lost(self, out: Outbox, epoch: Epoch, agent: str, body: ev.PeerLost) -> None: ...
@@ -140,7 +140,7 @@ class Takeover:
     def _finish_adopted(self, out: Outbox, start: StartRanks, adoption: Adoption, end: JobEnded) -> None:
         """The job had ended, and some agents have not heard of it."""
         self.jobs = max(self.jobs, start.job)
-        agents = tuple(dict.fromkeys(place.agent for place in start.all_places if place.agent in adoption.presented))
+        agents = tuple(dict.fromkeys(place.agent for place in start.places if place.agent in adoption.presented))
         self._announce_adopted(out, start, agents)
         for agent, body in adoption.presented.items():
             if any(item.id == start.id for item in body.start):
@@ -157,10 +157,9 @@ class Takeover:
         self.job = job = taken.job()
         self.jobs, self.config = max(self.jobs, start.job), taken.limits()
         self._announce_adopted(
-            out, start, tuple(dict.fromkeys(p.agent for p in start.all_places if p.agent in self.agents))
+            out, start, tuple(dict.fromkeys(p.agent for p in start.places if p.agent in self.agents))
         )
-        for agent in taken.unstarted:
-            self._start_ranks(out, job, agent)
+        self._start_ranks(out, job, tuple(taken.unstarted))
         self.epochs = max(self.epochs, taken.epoch_number)
         epoch_start = taken.epoch_start()
         if epoch_start is not None:

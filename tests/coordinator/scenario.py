@@ -19,7 +19,7 @@ from tests.coordinator.commands import PLAN_BASE, event, split
 INDENT = "    "
 # What agents keep for another coordinator: it is looked at where that is the matter.
 KEPT = {
-    "StartRanks": ("all_places", "id", "started", "launcher", "limits"),
+    "StartRanks": ("id", "started", "launcher", "limits"),
     "Refusal": ("id",),
     "JobFinished": ("rank", "host", "pid", "signal", "last_lines"),
 }
