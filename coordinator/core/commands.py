@@ -18,7 +18,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class StartRanks:
-    """Start those of these ranks that are yours; what follows the job's number is for a coordinator that is started after this one."""
+    """Start those of these ranks that are yours; the rest is for a coordinator that is started later."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
