@@ -23,12 +23,12 @@ from horovod.proto.security import (
     Address,
     SecurityProblem,
     TlsFiles,
+    coordinator_timeout,
     is_loopback,
     load_security,
     load_token,
     parse_address,
 )
-from horovod.proto.services import coordinator_timeout
 from horovod.proto.signals import heard_in_loop
 
 if TYPE_CHECKING:

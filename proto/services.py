@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 from horovod.proto import control_pb2
-from horovod.proto.security import Address, Security, SecurityProblem
+from horovod.proto.security import Address, Security
 
 __all__ = [
     "OUTPUT",
@@ -22,7 +22,6 @@ __all__ = [
     "Method",
     "admission",
     "admit",
-    "coordinator_timeout",
     "handlers",
     "open_channel",
     "open_stream",
@@ -58,25 +57,6 @@ class Method:
 SESSION = Method("Session", control_pb2.AgentFrame, control_pb2.CoordinatorFrame)
 OUTPUT = Method("Output", control_pb2.OutputFrame, control_pb2.OutputWord)
 RUN = Method("Run", control_pb2.JobFrame, control_pb2.JobUpdate)
-
-_COORDINATOR_TIMEOUT = "HVD_COORDINATOR_TIMEOUT_SECONDS"
-_COORDINATOR_TIMEOUT_S = 300.0
-
-
-def coordinator_timeout(given: float | None, environment: Mapping[str, str]) -> float:
-    """How long agents and launchers do without a coordinator that is gone; SecurityProblem where that makes no sense."""
-    text = environment.get(_COORDINATOR_TIMEOUT, "").strip()
-    if given is None and not text:
-        return _COORDINATOR_TIMEOUT_S
-    try:
-        seconds = float(text) if given is None else given
-    except ValueError:
-        seconds = -1.0
-    if not seconds >= 0:
-        name = _COORDINATOR_TIMEOUT if given is None else "--coordinator-timeout"
-        raise SecurityProblem(f"{name} is {text if given is None else given}, but it must be a number of seconds >= 0")
-    return seconds
-
 
 Behaviour = Callable[[Any], Awaitable[None]]
 

@@ -19,7 +19,15 @@ import horovod
 from horovod.agent.limits import shortage
 from horovod.agent.output import OutputOptions
 from horovod.coordinator.core import Config
-from horovod.proto.security import SecurityProblem, TlsFiles, is_loopback, load_security, load_token, parse_address
+from horovod.proto.security import (
+    SecurityProblem,
+    TlsFiles,
+    coordinator_timeout,
+    is_loopback,
+    load_security,
+    load_token,
+    parse_address,
+)
 from horovod.runner.check_build import check_build
 from horovod.runner.environment import inherited, quiet_grpc, secrets_of
 from horovod.runner.hosts import HostInfo, local_slots, parse_host_files, parse_hosts
@@ -127,7 +135,6 @@ def _job(
 
 def remote_spec(arguments: argparse.Namespace, environment: Mapping[str, str], output: OutputOptions) -> RemoteSpec:
     """The job for a coordinator elsewhere; UsageProblem where address, token or certificates can't be used."""
-    from horovod.proto.services import coordinator_timeout
     from horovod.runner.remote import RemoteSpec
 
     try:
