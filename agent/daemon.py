@@ -15,7 +15,10 @@ from dataclasses import dataclass, field, replace
 from horovod.agent.core.presentation import FinishedJob, Presented
 from horovod.agent.core.tally import Tally
 from horovod.agent.core.values import Host
+from horovod.agent.doors import open_door
 from horovod.agent.limits import shortage
+from horovod.agent.lobby import Lobby
+from horovod.agent.output import OutputOptions
 from horovod.agent.planes import sockets
 from horovod.agent.planes.links import Links
 from horovod.agent.planes.probe import measure
@@ -38,7 +41,10 @@ _GOODBYE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class DaemonOptions:
-    """``environment`` is the agent's own: ranks get from it what belongs to the host."""
+    """``environment`` is the agent's own: ranks get from it what belongs to the host.
+
+    ``socket`` is where processes come in that others have started, empty: none can.
+    """
 
     coordinator: Address
     security: Security
@@ -51,6 +57,7 @@ class DaemonOptions:
     helpers: str = ""
     allowed_uids: frozenset[int] = frozenset()
     coordinator_timeout_s: float = 300.0
+    socket: str = ""
     plane: PlaneSettings = field(default_factory=lambda: PlaneSettings())
 
 
@@ -92,11 +99,21 @@ class _JobRun:
         self.shell.start(registered=True)
         self.shell.order(start)
 
+    @property
+    def unconfirmed_bytes(self) -> int:
+        """Output that the coordinator may not have."""
+        return self.relay.unconfirmed_bytes
+
     def abandon(self) -> None:
         """Nobody waits for its results any more."""
         self.abandoned = True
         self.relay.abandon()
         self.shell.end_ranks()
+
+    async def end(self, drain_s: float | None) -> None:
+        """Ends the ranks, waits for them and for their output."""
+        self.shell.end_ranks()
+        await self.shell.close(drain_s)
 
 
 class Daemon:
@@ -105,13 +122,14 @@ class Daemon:
     def __init__(self, options: DaemonOptions) -> None:
         self._options = options
         self._orders: asyncio.Queue[control_pb2.Order | None] = asyncio.Queue()
-        self._job: _JobRun | None = None
+        self._job: _JobRun | Lobby | None = None
         self._session = 0  # in which the job is reported
         self._last_job = ""
         self._finished: FinishedJob | None = None
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._measuring: set[asyncio.Future[None]] = set()
         self._stopping = False
+        self._lost = self._stopped = ""
         self.tally = Tally()
         self.problem = ""
         plane = options.plane
@@ -125,6 +143,22 @@ class Daemon:
         )
         timeout_s = options.coordinator_timeout_s
         self._uplink = Uplink(UplinkOptions(options.coordinator, options.security, register, timeout_s), self)
+        self._lobby = self._open_lobby() if options.socket else None
+
+    def _open_lobby(self) -> Lobby:
+        options = self._options
+        door = open_door(options.socket, bool(options.allowed_uids))
+        agent = AgentOptions(
+            options.name,
+            options.host,
+            options.slots,
+            RankOptions(output=OutputOptions(speaker="hvd-agent")),
+            helpers=options.helpers,
+            allowed_uids=options.allowed_uids,
+            door=door,
+        )
+        outputs = AgentOutputs(self._uplink.report, self.broken)
+        return Lobby(AgentShell(agent, outputs, PlaneOptions(self._links, options.plane.tcp), self.tally), door.warning)
 
     @property
     def options(self) -> DaemonOptions:
@@ -141,9 +175,14 @@ class Daemon:
         """Of the job that has ranks here."""
         return self._job.shell if self._job is not None else None
 
+    @property
+    def lobby(self) -> Lobby | None:
+        """Where processes come in that others have started."""
+        return self._lobby
+
     def unconfirmed_bytes(self) -> dict[str, int]:
         """What was sent and not confirmed yet."""
-        output = self._job.relay.unconfirmed_bytes if self._job is not None else 0
+        output = self._job.unconfirmed_bytes if self._job is not None else 0
         return {"reports": self._uplink.unconfirmed_bytes, "output": output}
 
     async def run(self) -> int:
@@ -161,6 +200,9 @@ class Daemon:
             if self.problem:
                 await self._uplink.leave("it has met an error of its own", _GOODBYE_S)
             await self._end_job(_DRAIN_S)
+            if self._lobby is not None:
+                why = self._stopped or "it has met an error of its own"
+                await self._lobby.close(f"The agent of this host, {self._options.name}, is gone: {why}.")
             await self._uplink.close()
             await self._links.close()
 
@@ -170,7 +212,7 @@ class Daemon:
             if self._job is not None:
                 self._job.shell.kill_ranks()
             return
-        self._stopping = True
+        self._stopping, self._stopped = True, reason
         self._leaving = asyncio.ensure_future(self._leave(reason))
 
     async def _leave(self, reason: str) -> None:
@@ -195,6 +237,7 @@ class Daemon:
         if self._job is not None:
             log.warning("The ranks of job %d are ended: %s.", self._job.number, reason)
             self._job.abandon()
+        self._lost = reason
         self._orders.put_nowait(None)
 
     def presented(self) -> control_pb2.AgentReport:
@@ -209,7 +252,9 @@ class Daemon:
 
     def _presented(self) -> Presented:
         job = self._job
-        if job is None or job.abandoned:
+        if isinstance(job, Lobby):  # ranks that others have started are told, and may come again
+            self.abandoned("the coordinator was started anew")
+        if job is None or isinstance(job, Lobby) or job.abandoned:
             return Presented(self._last_job, finished=() if self._finished is None else (self._finished,))
         presented = job.shell.core.presented(time.monotonic())
         finished = tuple(replace(item, has_output=True) for item in presented.finished)
@@ -237,10 +282,14 @@ class Daemon:
     async def _carry_out(self, order: control_pb2.Order | None) -> None:
         if order is None:
             await self._end_job(_DRAIN_S)
+            if self._lobby is not None:
+                self._lobby.lost(f"The coordinator can't be reached any more: {self._lost}.")
             return
         body = order.WhichOneof("body")
         if body == "start_ranks":
             await self._start_job(order)
+        elif self._lobby is not None and body in self._lobby.ORDERS:
+            self._lobby.shell.order(order)
         elif body == "measure_round_trips":
             task = asyncio.ensure_future(self._measure(order.measure_round_trips, self._uplink.sessions))
             self._measuring.add(task)
@@ -260,7 +309,12 @@ class Daemon:
     async def _start_job(self, order: control_pb2.Order) -> None:
         session = self._uplink.sessions
         await self._end_job(0.0)
-        if not self._stopping and session == self._uplink.sessions:
+        if session != self._uplink.sessions:
+            return  # the coordinator that wants it is gone
+        if self._lobby is not None and order.start_ranks.guests:
+            self._session, self._job = session, self._lobby
+            self._lobby.start(order)
+        elif not self._stopping:
             self._session, self._last_job = session, order.start_ranks.id
             count = sum(place.agent == self._options.name for place in order.start_ranks.places)
             log.info("Job %d starts with %d ranks here.", order.start_ranks.job, count)
@@ -269,14 +323,13 @@ class Daemon:
 
     def _report(self, message: control_pb2.AgentReport) -> None:
         """Of the job: what it still says when its session is over is for nobody."""
-        if self._uplink.sessions == self._session and not (self._job is not None and self._job.abandoned):
+        if self._uplink.sessions == self._session and not (isinstance(self._job, _JobRun) and self._job.abandoned):
             self._uplink.report(message)
 
     async def _end_job(self, drain_s: float | None) -> None:
         job = self._job
         if job is not None:
-            job.shell.end_ranks()
-            await job.shell.close(drain_s)
+            await job.end(drain_s)
             self._finished = job.shell.core.finished
             self._job = None  # not before: its output may have to be abandoned while it is awaited
             log.info("Job %d is over here.", job.number)

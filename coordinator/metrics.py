@@ -13,6 +13,7 @@ from horovod.coordinator.core.epoch import CAUSES, Epoch
 from horovod.coordinator.core.job import Job, RankPhase
 from horovod.coordinator.core.plans import PlanState
 from horovod.coordinator.core.ring import Ring
+from horovod.coordinator.core.selfstart import SelfStart
 from horovod.coordinator.core.takeover import Agent
 from horovod.coordinator.core.tally import JOB_RESULTS, Tally
 from horovod.coordinator.core.values import ErrorKind
@@ -44,6 +45,8 @@ class CoordinatorState(Protocol):
     def tally(self) -> Tally: ...
     @property
     def adoption(self) -> Adoption | None: ...
+    @property
+    def selfstart(self) -> SelfStart: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +77,15 @@ ADOPTIONS = counter(
 AWAITING = gauge(
     "hvd_coordinator_adopting", "Whether agents of an earlier coordinator are awaited: nothing is ordered meanwhile."
 )
+SELF_STARTED_SIZE = gauge(
+    "hvd_self_started_size", "Ranks of the next job of processes that others start; 0: none is awaited."
+)
+SELF_STARTED_WAITING = gauge(
+    "hvd_self_started_waiting", "Processes that others have started and that wait to become ranks."
+)
 WAITING_JOBS = gauge("hvd_jobs_waiting", "Jobs that wait for the end of the running one.")
-JOBS_TABLE = (JOB_RUNNING, JOB_RANKS, RANKS, JOBS, EXIT_CODE, ADOPTIONS, AWAITING, WAITING_JOBS)
+SELF_STARTED = (SELF_STARTED_SIZE, SELF_STARTED_WAITING)
+JOBS_TABLE = (JOB_RUNNING, JOB_RANKS, RANKS, JOBS, EXIT_CODE, ADOPTIONS, AWAITING, WAITING_JOBS, *SELF_STARTED)
 
 EPOCH = gauge("hvd_epoch", "Number of the current epoch; 0 while there is none.")
 EPOCH_RANKS = gauge("hvd_epoch_ranks", "Ranks in the current epoch that have not left.")
@@ -157,6 +167,8 @@ def _jobs(core: CoordinatorState) -> Iterator[Sample]:
     yield AWAITING.at(core.adoption is not None)
     if tally.last_exit_code is not None:
         yield EXIT_CODE.at(tally.last_exit_code)
+    yield SELF_STARTED_SIZE.at(core.selfstart.gathering.size)
+    yield SELF_STARTED_WAITING.at(len(core.selfstart.gathering.waiting))
 
 
 def _epochs(core: CoordinatorState) -> Iterator[Sample]:

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AgentReport(_message.Message):
-    __slots__ = ("epoch", "register", "rank_hello", "announcements", "held", "plan_retired", "join_requested", "join_quiet", "set_add_requested", "set_remove_requested", "rank_left", "rank_started", "rank_exited", "observation", "peer_lost", "presented", "round_trips")
+    __slots__ = ("epoch", "register", "rank_hello", "announcements", "held", "plan_retired", "join_requested", "join_quiet", "set_add_requested", "set_remove_requested", "rank_left", "rank_started", "rank_exited", "observation", "peer_lost", "presented", "round_trips", "guests")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     RANK_HELLO_FIELD_NUMBER: _ClassVar[int]
@@ -25,6 +25,7 @@ class AgentReport(_message.Message):
     PEER_LOST_FIELD_NUMBER: _ClassVar[int]
     PRESENTED_FIELD_NUMBER: _ClassVar[int]
     ROUND_TRIPS_FIELD_NUMBER: _ClassVar[int]
+    GUESTS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     register: Register
     rank_hello: RankHello
@@ -42,7 +43,8 @@ class AgentReport(_message.Message):
     peer_lost: PeerLost
     presented: Presented
     round_trips: RoundTrips
-    def __init__(self, epoch: _Optional[int] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., rank_hello: _Optional[_Union[RankHello, _Mapping]] = ..., announcements: _Optional[_Union[Announcements, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., plan_retired: _Optional[_Union[PlanRetired, _Mapping]] = ..., join_requested: _Optional[_Union[JoinRequested, _Mapping]] = ..., join_quiet: _Optional[_Union[JoinQuiet, _Mapping]] = ..., set_add_requested: _Optional[_Union[SetAddRequested, _Mapping]] = ..., set_remove_requested: _Optional[_Union[SetRemoveRequested, _Mapping]] = ..., rank_left: _Optional[_Union[RankLeft, _Mapping]] = ..., rank_started: _Optional[_Union[RankStarted, _Mapping]] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., observation: _Optional[_Union[Observation, _Mapping]] = ..., peer_lost: _Optional[_Union[PeerLost, _Mapping]] = ..., presented: _Optional[_Union[Presented, _Mapping]] = ..., round_trips: _Optional[_Union[RoundTrips, _Mapping]] = ...) -> None: ...
+    guests: Guests
+    def __init__(self, epoch: _Optional[int] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., rank_hello: _Optional[_Union[RankHello, _Mapping]] = ..., announcements: _Optional[_Union[Announcements, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., plan_retired: _Optional[_Union[PlanRetired, _Mapping]] = ..., join_requested: _Optional[_Union[JoinRequested, _Mapping]] = ..., join_quiet: _Optional[_Union[JoinQuiet, _Mapping]] = ..., set_add_requested: _Optional[_Union[SetAddRequested, _Mapping]] = ..., set_remove_requested: _Optional[_Union[SetRemoveRequested, _Mapping]] = ..., rank_left: _Optional[_Union[RankLeft, _Mapping]] = ..., rank_started: _Optional[_Union[RankStarted, _Mapping]] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., observation: _Optional[_Union[Observation, _Mapping]] = ..., peer_lost: _Optional[_Union[PeerLost, _Mapping]] = ..., presented: _Optional[_Union[Presented, _Mapping]] = ..., round_trips: _Optional[_Union[RoundTrips, _Mapping]] = ..., guests: _Optional[_Union[Guests, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
     __slots__ = ("agent", "host", "slots", "labels", "addresses", "presents")
@@ -259,6 +261,26 @@ class PeerLost(_message.Message):
     text: str
     def __init__(self, agent: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
+class Guests(_message.Message):
+    __slots__ = ("items", "resting")
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    RESTING_FIELD_NUMBER: _ClassVar[int]
+    items: _containers.RepeatedCompositeFieldContainer[Guest]
+    resting: int
+    def __init__(self, items: _Optional[_Iterable[_Union[Guest, _Mapping]]] = ..., resting: _Optional[int] = ...) -> None: ...
+
+class Guest(_message.Message):
+    __slots__ = ("id", "pid", "rank", "size")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    pid: int
+    rank: int
+    size: int
+    def __init__(self, id: _Optional[int] = ..., pid: _Optional[int] = ..., rank: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
+
 class RoundTrips(_message.Message):
     __slots__ = ("items",)
     ITEMS_FIELD_NUMBER: _ClassVar[int]
@@ -438,7 +460,7 @@ class FinishedJob(_message.Message):
     def __init__(self, id: _Optional[str] = ..., code: _Optional[int] = ..., text: _Optional[str] = ..., rank: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., signal: _Optional[int] = ..., last_lines: _Optional[str] = ..., has_output: bool = ..., job: _Optional[int] = ..., started: _Optional[int] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("epoch", "registered", "start_ranks", "stop_ranks", "epoch_start", "rank_rejected", "plan_made", "refusal", "hold", "retire_plan", "joined_ranks", "all_joined", "join_done", "set_added", "set_removed", "end_epoch", "warn", "job_finished", "measure_round_trips")
+    __slots__ = ("epoch", "registered", "start_ranks", "stop_ranks", "epoch_start", "rank_rejected", "plan_made", "refusal", "hold", "retire_plan", "joined_ranks", "all_joined", "join_done", "set_added", "set_removed", "end_epoch", "warn", "job_finished", "measure_round_trips", "gathering", "guest_rejected")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
     START_RANKS_FIELD_NUMBER: _ClassVar[int]
@@ -458,6 +480,8 @@ class Order(_message.Message):
     WARN_FIELD_NUMBER: _ClassVar[int]
     JOB_FINISHED_FIELD_NUMBER: _ClassVar[int]
     MEASURE_ROUND_TRIPS_FIELD_NUMBER: _ClassVar[int]
+    GATHERING_FIELD_NUMBER: _ClassVar[int]
+    GUEST_REJECTED_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     registered: Registered
     start_ranks: StartRanks
@@ -477,7 +501,9 @@ class Order(_message.Message):
     warn: Warn
     job_finished: JobFinished
     measure_round_trips: MeasureRoundTrips
-    def __init__(self, epoch: _Optional[int] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., start_ranks: _Optional[_Union[StartRanks, _Mapping]] = ..., stop_ranks: _Optional[_Union[StopRanks, _Mapping]] = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., rank_rejected: _Optional[_Union[RankRejected, _Mapping]] = ..., plan_made: _Optional[_Union[PlanMade, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., retire_plan: _Optional[_Union[RetirePlan, _Mapping]] = ..., joined_ranks: _Optional[_Union[JoinedRanks, _Mapping]] = ..., all_joined: _Optional[_Union[AllJoined, _Mapping]] = ..., join_done: _Optional[_Union[JoinDone, _Mapping]] = ..., set_added: _Optional[_Union[SetAdded, _Mapping]] = ..., set_removed: _Optional[_Union[SetRemoved, _Mapping]] = ..., end_epoch: _Optional[_Union[EndEpoch, _Mapping]] = ..., warn: _Optional[_Union[Warn, _Mapping]] = ..., job_finished: _Optional[_Union[JobFinished, _Mapping]] = ..., measure_round_trips: _Optional[_Union[MeasureRoundTrips, _Mapping]] = ...) -> None: ...
+    gathering: Gathering
+    guest_rejected: GuestRejected
+    def __init__(self, epoch: _Optional[int] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., start_ranks: _Optional[_Union[StartRanks, _Mapping]] = ..., stop_ranks: _Optional[_Union[StopRanks, _Mapping]] = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., rank_rejected: _Optional[_Union[RankRejected, _Mapping]] = ..., plan_made: _Optional[_Union[PlanMade, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., retire_plan: _Optional[_Union[RetirePlan, _Mapping]] = ..., joined_ranks: _Optional[_Union[JoinedRanks, _Mapping]] = ..., all_joined: _Optional[_Union[AllJoined, _Mapping]] = ..., join_done: _Optional[_Union[JoinDone, _Mapping]] = ..., set_added: _Optional[_Union[SetAdded, _Mapping]] = ..., set_removed: _Optional[_Union[SetRemoved, _Mapping]] = ..., end_epoch: _Optional[_Union[EndEpoch, _Mapping]] = ..., warn: _Optional[_Union[Warn, _Mapping]] = ..., job_finished: _Optional[_Union[JobFinished, _Mapping]] = ..., measure_round_trips: _Optional[_Union[MeasureRoundTrips, _Mapping]] = ..., gathering: _Optional[_Union[Gathering, _Mapping]] = ..., guest_rejected: _Optional[_Union[GuestRejected, _Mapping]] = ...) -> None: ...
 
 class Registered(_message.Message):
     __slots__ = ("incarnation",)
@@ -512,13 +538,14 @@ class Variable(_message.Message):
     def __init__(self, name: _Optional[bytes] = ..., value: _Optional[bytes] = ...) -> None: ...
 
 class StartRanks(_message.Message):
-    __slots__ = ("command", "environment", "directory", "size", "places", "job", "id", "started", "launcher", "limits")
+    __slots__ = ("command", "environment", "directory", "size", "places", "job", "guests", "id", "started", "launcher", "limits")
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
+    GUESTS_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
     LAUNCHER_FIELD_NUMBER: _ClassVar[int]
@@ -529,11 +556,12 @@ class StartRanks(_message.Message):
     size: int
     places: _containers.RepeatedCompositeFieldContainer[RankPlace]
     job: int
+    guests: _containers.RepeatedScalarFieldContainer[int]
     id: str
     started: int
     launcher: str
     limits: JobLimits
-    def __init__(self, command: _Optional[_Iterable[bytes]] = ..., environment: _Optional[_Iterable[_Union[Variable, _Mapping]]] = ..., directory: _Optional[bytes] = ..., size: _Optional[int] = ..., places: _Optional[_Iterable[_Union[RankPlace, _Mapping]]] = ..., job: _Optional[int] = ..., id: _Optional[str] = ..., started: _Optional[int] = ..., launcher: _Optional[str] = ..., limits: _Optional[_Union[JobLimits, _Mapping]] = ...) -> None: ...
+    def __init__(self, command: _Optional[_Iterable[bytes]] = ..., environment: _Optional[_Iterable[_Union[Variable, _Mapping]]] = ..., directory: _Optional[bytes] = ..., size: _Optional[int] = ..., places: _Optional[_Iterable[_Union[RankPlace, _Mapping]]] = ..., job: _Optional[int] = ..., guests: _Optional[_Iterable[int]] = ..., id: _Optional[str] = ..., started: _Optional[int] = ..., launcher: _Optional[str] = ..., limits: _Optional[_Union[JobLimits, _Mapping]] = ...) -> None: ...
 
 class StopRanks(_message.Message):
     __slots__ = ("reason", "grace_s")
@@ -670,6 +698,20 @@ class Warn(_message.Message):
     TEXT_FIELD_NUMBER: _ClassVar[int]
     text: str
     def __init__(self, text: _Optional[str] = ...) -> None: ...
+
+class Gathering(_message.Message):
+    __slots__ = ("text",)
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    def __init__(self, text: _Optional[str] = ...) -> None: ...
+
+class GuestRejected(_message.Message):
+    __slots__ = ("guest", "reason")
+    GUEST_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    guest: int
+    reason: str
+    def __init__(self, guest: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class JobFinished(_message.Message):
     __slots__ = ("code", "text", "rank", "host", "pid", "signal", "last_lines")
@@ -838,7 +880,7 @@ class JobFrame(_message.Message):
     def __init__(self, submit: _Optional[_Union[JobSubmit, _Mapping]] = ..., cancel: _Optional[_Union[JobCancel, _Mapping]] = ..., output_closed: _Optional[_Union[OutputClosed, _Mapping]] = ..., taken: _Optional[_Union[OutputTaken, _Mapping]] = ...) -> None: ...
 
 class JobSubmit(_message.Message):
-    __slots__ = ("protocol", "version", "size", "command", "environment", "directory", "wait", "limits", "launcher", "id", "again", "taken")
+    __slots__ = ("protocol", "version", "size", "command", "environment", "directory", "wait", "limits", "launcher", "attach", "id", "again", "taken")
     class TakenEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -855,6 +897,7 @@ class JobSubmit(_message.Message):
     WAIT_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     LAUNCHER_FIELD_NUMBER: _ClassVar[int]
+    ATTACH_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     AGAIN_FIELD_NUMBER: _ClassVar[int]
     TAKEN_FIELD_NUMBER: _ClassVar[int]
@@ -867,10 +910,11 @@ class JobSubmit(_message.Message):
     wait: bool
     limits: JobLimits
     launcher: str
+    attach: bool
     id: str
     again: bool
     taken: _containers.ScalarMap[str, int]
-    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., size: _Optional[int] = ..., command: _Optional[_Iterable[bytes]] = ..., environment: _Optional[_Iterable[_Union[Variable, _Mapping]]] = ..., directory: _Optional[bytes] = ..., wait: bool = ..., limits: _Optional[_Union[JobLimits, _Mapping]] = ..., launcher: _Optional[str] = ..., id: _Optional[str] = ..., again: bool = ..., taken: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., size: _Optional[int] = ..., command: _Optional[_Iterable[bytes]] = ..., environment: _Optional[_Iterable[_Union[Variable, _Mapping]]] = ..., directory: _Optional[bytes] = ..., wait: bool = ..., limits: _Optional[_Union[JobLimits, _Mapping]] = ..., launcher: _Optional[str] = ..., attach: bool = ..., id: _Optional[str] = ..., again: bool = ..., taken: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class OutputTaken(_message.Message):
     __slots__ = ("taken",)

@@ -76,6 +76,7 @@ OPTIONS: tuple[Option, ...] = (
         metavar="S",
         type=float,
     ),
+    _switch("--attach", "with --coordinator: no command, the ranks are processes that others start (HOROVOD_AGENT)"),
     Option(("--token-file",), "with --coordinator: holds the token (HVD_TOKEN_FILE, HVD_TOKEN)", metavar="FILE"),
     Option(("--tls-ca",), "with --coordinator: the authority that has signed its certificate", metavar="FILE"),
     Option(("--tls-cert",), "with --coordinator: certificate to show to it", metavar="FILE"),

@@ -9,7 +9,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,7 +38,7 @@ _END_S = 25.0  # how long the end of a cancelled job may take: grace, lost agent
 
 @dataclass(frozen=True, slots=True)
 class RemoteSpec:
-    """What to run, and where to ask for it."""
+    """What to run, and where to ask for it; ``attach``: nothing, others start the ranks."""
 
     coordinator: Address
     security: Security
@@ -46,6 +46,7 @@ class RemoteSpec:
     command: tuple[str, ...]
     environment: Mapping[str, str]
     wait: bool = False
+    attach: bool = False
     limits: Config = field(default_factory=Config)
     coordinator_timeout_s: float = 300.0
     output: OutputOptions = field(default_factory=OutputOptions)
@@ -181,9 +182,7 @@ class RemoteJob:
     async def _take(self, update: control_pb2.JobUpdate) -> JobResult | None:
         body = update.WhichOneof("body")
         if body == "accepted":
-            self._accepted = True
-            for place in update.accepted.places:
-                log.info("Rank %d runs on host %s, agent %s.", place.rank, place.host, place.agent)
+            self._tell_places(update.accepted.places)
         elif body == "output":
             await self._console.show(update.output.rank, update.output.stream, update.output.data)
         elif body == "notice":
@@ -196,6 +195,14 @@ class RemoteJob:
             end = update.ended
             return JobResult(end.code, end.text, end.rank, end.host, end.pid, end.signal, end.last_lines)
         return None
+
+    def _tell_places(self, places: Sequence[control_pb2.RankPlace]) -> None:
+        self._accepted = True
+        for place in places:
+            log.info("Rank %d runs on host %s, agent %s.", place.rank, place.host, place.agent)
+        if self._spec.attach:
+            where = ", ".join(f"rank {place.rank} on host {place.host}" for place in places)
+            self._console.say(f"All ranks have come: {where}.")
 
     def _meaning(self, error: grpc.aio.AioRpcError) -> str:
         text = error.details() or error.code().name
@@ -228,6 +235,7 @@ def _submission(spec: RemoteSpec, job: str) -> control_pb2.JobSubmit:
         directory=_directory(),
         wait=spec.wait,
         id=job,
+        attach=spec.attach,
         launcher=f"{_user()}@{socket.gethostname()}",
     )
     for name, value in spec.environment.items():

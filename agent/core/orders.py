@@ -30,7 +30,10 @@ class JobLimits:
 
 @dataclass(frozen=True, slots=True)
 class StartRanks:
-    """Start those of these ranks that are yours; what follows ``job`` is kept for a coordinator that was started anew."""
+    """Start those of these ranks that are yours; what follows ``guests`` is kept for a coordinator that was started anew.
+
+    ``guests``: there is no command, these waiting processes get the places.
+    """
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -38,6 +41,7 @@ class StartRanks:
     size: int
     places: tuple[RankPlace, ...]
     job: int = 0
+    guests: tuple[int, ...] = ()
     id: str = ""
     started: int = 0
     launcher: str = ""
@@ -178,6 +182,21 @@ class JobFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class Gathering:
+    """What the processes wait for that wait for a rank."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class GuestRejected:
+    """This one gets no rank."""
+
+    guest: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class MeasureRoundTrips:
     """Say how far these are; the daemon's task, whatever the core is doing."""
 
@@ -202,5 +221,7 @@ ORDER_BODIES: tuple[type, ...] = (
     EndEpoch,
     Warn,
     JobFinished,
+    Gathering,
+    GuestRejected,
     MeasureRoundTrips,
 )

@@ -78,6 +78,7 @@ class Slot:
     farewell: v.RankLeft | None = None
     farewell_until: float = 0.0
     record: Record = field(default_factory=Record)
+    hello: v.Hello | None = None  # of a process that others have started
 
 
 def ending(event: ProcessEnded) -> str:

@@ -18,7 +18,10 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class StartRanks:
-    """Start those of these ranks that are yours; the rest is for a coordinator that is started later."""
+    """Start those of these ranks that are yours; what follows ``guests`` is for a coordinator that is started later.
+
+    ``guests``: there is no command, these waiting processes get the places.
+    """
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -26,6 +29,7 @@ class StartRanks:
     size: int
     places: tuple[RankPlace, ...]
     job: int
+    guests: tuple[int, ...] = ()
     id: str = ""
     started: int = 0
     launcher: str = ""
@@ -166,6 +170,21 @@ class JobFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class Gathering:
+    """What the agent's waiting processes wait for."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class GuestRejected:
+    """This waiting process gets no rank."""
+
+    guest: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class MeasureRoundTrips:
     """Say how far these are, when you know it."""
 
@@ -190,6 +209,8 @@ Body = (
     | EndEpoch
     | Warn
     | JobFinished
+    | Gathering
+    | GuestRejected
     | MeasureRoundTrips
 )
 
@@ -232,6 +253,22 @@ class JobAdopted:
 
 
 @dataclass(frozen=True, slots=True)
+class JobFormed:
+    """A job of processes that others have started begins."""
+
+    places: tuple[RankPlace, ...]
+    cause: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GatheringSeen:
+    """For the launcher that has opened the gathering: who is there."""
+
+    text: str
+    cause: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Cast:
     """One message to many agents.  ``answers``: each one's own requests, which stand in its copy of the body."""
 
@@ -254,7 +291,7 @@ class Cast:
         return replace(self.body, requests=self.answers.get(agent, ()))
 
 
-Command = Send | Cast | JobEnded | JobAdopted
+Command = Send | Cast | JobEnded | JobAdopted | JobFormed | GatheringSeen
 
 
 def sends(commands: Iterable[Command]) -> Iterator[Send]:

@@ -11,6 +11,7 @@ from horovod.coordinator.core.values import (
     Announcement,
     BlockedOn,
     Error,
+    Guest,
     OpenRound,
     ProcessSet,
     RankCount,
@@ -145,6 +146,14 @@ class PeerLost:
 
     agent: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Guests:
+    """All processes that wait for a rank on the agent; ``resting``: those that were ranks and still are connected."""
+
+    items: tuple[Guest, ...] = ()
+    resting: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +295,7 @@ Body = (
     | RankExited
     | Observation
     | PeerLost
+    | Guests
     | RoundTrips
     | Presented
 )
@@ -304,6 +314,7 @@ BODIES: tuple[type, ...] = (
     RankExited,
     Observation,
     PeerLost,
+    Guests,
     RoundTrips,
     Presented,
 )
@@ -345,6 +356,14 @@ class JobAwaited:
 
 
 @dataclass(frozen=True, slots=True)
+class GatheringOpened:
+    """A launcher waits for ``size`` ranks that others start; until all of their processes are gone."""
+
+    size: int
+    limits: Config | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class JobCancelled:
     """The job must end now, with this exit code (128 + signal of the launcher); ``at_once``: without grace."""
 
@@ -358,4 +377,4 @@ class Tick:
     """Time has passed."""
 
 
-Event = Report | AgentLost | JobSubmitted | JobAwaited | JobCancelled | Tick
+Event = Report | AgentLost | JobSubmitted | JobAwaited | GatheringOpened | JobCancelled | Tick

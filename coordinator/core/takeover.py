@@ -17,6 +17,7 @@ from horovod.coordinator.core.commands import (
     JobEnded,
     JobFinished,
     Outbox,
+    Registered,
     StartRanks,
     StopRanks,
 )
@@ -113,6 +114,7 @@ class Takeover:
             self.adoption = None
             for _, finished in adoption.results():
                 remember(self.results, finished)
+            out.cast(tuple(self.agents), Registered(self.incarnation))
             self._adopt(out, adoption, now)
             for event in adoption.waiting:
                 self._happened(out, event, now)
