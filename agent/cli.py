@@ -25,6 +25,7 @@ from horovod.proto.security import (
     Address,
     SecurityProblem,
     TlsFiles,
+    coordinator_timeout,
     is_loopback,
     load_security,
     load_token,
@@ -88,6 +89,13 @@ def build_parser() -> argparse.ArgumentParser:
     add("--advertise", metavar="HOST", default="", help="address that other agents are told; default: tried in turn")
     add("--interface", metavar="NIC", default="", help="tell other agents the addresses of this interface only")
     add("--peer-timeout", metavar="S", type=float, default=10.0, help="an agent that is silent for so long is lost")
+    add(
+        "--coordinator-timeout",
+        metavar="S",
+        type=float,
+        default=None,
+        help="ranks go on without a coordinator for so long (300, HVD_COORDINATOR_TIMEOUT_SECONDS)",
+    )
     add("--log-level", metavar="LEVEL", default="INFO", help="DEBUG, INFO, WARNING or ERROR")
     return parser
 
@@ -125,6 +133,7 @@ def _options(arguments: argparse.Namespace) -> DaemonOptions:
         environment=dict(os.environ),
         helpers=os.environ.get("HVD_HELPERS", ""),
         allowed_uids=frozenset(arguments.allow_uid),
+        coordinator_timeout_s=coordinator_timeout(arguments.coordinator_timeout, os.environ),
         socket=arguments.socket,
         plane=_plane(arguments, bool(load_token(arguments.token_file, os.environ))),
     )

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
+from horovod.agent.core.presentation import FinishedJob, Presented
 from horovod.agent.core.tally import Tally
 from horovod.agent.core.values import Host
 from horovod.agent.doors import open_door
@@ -28,6 +30,7 @@ from horovod.agent.relay import Relay, RelayOptions
 from horovod.agent.shell import AgentOptions, AgentOutputs, AgentShell
 from horovod.agent.uplink import Uplink, UplinkOptions
 from horovod.proto import control_pb2
+from horovod.proto.codec import wrap
 from horovod.proto.security import Address, Security
 
 __all__ = ["Daemon", "DaemonOptions", "PlaneSettings"]
@@ -55,6 +58,7 @@ class DaemonOptions:
     grace_s: float = 5.0
     helpers: str = ""
     allowed_uids: frozenset[int] = frozenset()
+    coordinator_timeout_s: float = 300.0
     socket: str = ""
     plane: PlaneSettings = field(default_factory=lambda: PlaneSettings())
 
@@ -81,14 +85,16 @@ class _JobRun:
     def __init__(
         self,
         options: DaemonOptions,
-        instance: str,
+        uplink: Uplink,
         start: control_pb2.Order,
         outputs: AgentOutputs,
         plane: PlaneOptions,
         tally: Tally,
     ) -> None:
         self.number = start.start_ranks.job
-        self.relay = Relay(RelayOptions(options.coordinator, options.security, options.name, instance, self.number))
+        self.abandoned = False
+        whose = (options.name, uplink.instance, self.number, lambda: uplink.incarnation)
+        self.relay = Relay(RelayOptions(options.coordinator, options.security, *whose))
         ranks = RankOptions(output=self.relay, grace_s=options.grace_s, host_environment=options.environment)
         self.shell = AgentShell(
             AgentOptions(options.name, options.host, options.slots, ranks, options.helpers, options.allowed_uids),
@@ -106,6 +112,7 @@ class _JobRun:
 
     def abandon(self) -> None:
         """Nobody waits for its results any more."""
+        self.abandoned = True
         self.relay.abandon()
         self.shell.end_ranks()
 
@@ -122,6 +129,9 @@ class Daemon:
         self._options = options
         self._orders: asyncio.Queue[control_pb2.Order | None] = asyncio.Queue()
         self._job: _JobRun | Lobby | None = None
+        self._session = 0  # in which the job is reported
+        self._last_job = ""
+        self._finished: FinishedJob | None = None
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._measuring: set[asyncio.Future[None]] = set()
         self._stopping = False
@@ -142,7 +152,8 @@ class Daemon:
             plane=plane.name,
             addresses=_addresses(plane, options.coordinator, self._links.port),
         )
-        self._uplink = Uplink(UplinkOptions(options.coordinator, options.security, register), self)
+        timeout_s = options.coordinator_timeout_s
+        self._uplink = Uplink(UplinkOptions(options.coordinator, options.security, register, timeout_s), self)
         self._lobby = self._open_lobby() if options.socket else None
 
     def _open_lobby(self) -> Lobby:
@@ -242,6 +253,26 @@ class Daemon:
         self._lost = reason
         self._orders.put_nowait(None)
 
+    def presented(self) -> control_pb2.AgentReport:
+        """All that a coordinator must know that was started anew; what the last one said and was not done yet is forgotten."""
+        ends = [order for order in _drained(self._orders) if order is None]
+        for end in ends:
+            self._orders.put_nowait(end)
+        self._session = self._uplink.sessions
+        report = control_pb2.AgentReport()
+        wrap(report, self._presented())
+        return report
+
+    def _presented(self) -> Presented:
+        job = self._job
+        if isinstance(job, Lobby):  # ranks that others have started are told, and may come again
+            self.abandoned("the coordinator was started anew")
+        if job is None or isinstance(job, Lobby) or job.abandoned:
+            return Presented(self._last_job, finished=() if self._finished is None else (self._finished,))
+        presented = job.shell.core.presented(time.monotonic())
+        finished = tuple(replace(item, has_output=True) for item in presented.finished)
+        return replace(presented, last_job=self._last_job, finished=finished)
+
     def refused(self, text: str) -> None:
         """The coordinator does not want this agent."""
         self._end(2, text)
@@ -289,31 +320,37 @@ class Daemon:
             self._uplink.report(control_pb2.AgentReport(round_trips=control_pb2.RoundTrips(items=items)))
 
     async def _start_job(self, order: control_pb2.Order) -> None:
+        session = self._uplink.sessions
         await self._end_job(0.0)
+        if session != self._uplink.sessions:
+            return  # the coordinator that wants it is gone
         if self._lobby is not None and order.start_ranks.guests:
-            self._job = self._lobby
+            self._session, self._job = session, self._lobby
             self._lobby.start(order)
         elif not self._stopping:
-            log.info("Job %d starts with %d ranks here.", order.start_ranks.job, len(order.start_ranks.places))
-            outputs = AgentOutputs(self._reporter(self._uplink.report), self.broken)
-            self._job = _JobRun(self._options, self._uplink.instance, order, outputs, self._plane, self.tally)
+            self._session, self._last_job = session, order.start_ranks.id
+            count = sum(place.agent == self._options.name for place in order.start_ranks.places)
+            log.info("Job %d starts with %d ranks here.", order.start_ranks.job, count)
+            outputs = AgentOutputs(self._report, self.broken)
+            self._job = _JobRun(self._options, self._uplink, order, outputs, self._plane, self.tally)
 
-    def _reporter(self, report: Callable[[control_pb2.AgentReport], None]) -> Callable[[control_pb2.AgentReport], None]:
-        """Reports of one job: what it still says when its session is over is for nobody."""
-        session = self._uplink.sessions
-
-        def tell(message: control_pb2.AgentReport) -> None:
-            if self._uplink.sessions == session:
-                report(message)
-
-        return tell
+    def _report(self, message: control_pb2.AgentReport) -> None:
+        """Of the job: what it still says when its session is over is for nobody."""
+        if self._uplink.sessions == self._session and not (isinstance(self._job, _JobRun) and self._job.abandoned):
+            self._uplink.report(message)
 
     async def _end_job(self, drain_s: float | None) -> None:
         job = self._job
         if job is not None:
             await job.end(drain_s)
+            self._finished = job.shell.core.finished
             self._job = None  # not before: its output may have to be abandoned while it is awaited
             log.info("Job %d is over here.", job.number)
+
+
+def _drained(orders: asyncio.Queue[control_pb2.Order | None]) -> Iterator[control_pb2.Order | None]:
+    while not orders.empty():
+        yield orders.get_nowait()
 
 
 def _addresses(plane: PlaneSettings, coordinator: Address, port: int) -> tuple[str, ...]:

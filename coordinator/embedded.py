@@ -12,6 +12,7 @@ from horovod.coordinator.core import (
     Coordinator,
     Event,
     GatheringSeen,
+    JobAdopted,
     JobEnded,
     JobFormed,
     Report,
@@ -27,7 +28,7 @@ _BODIES = by_field(*ev.BODIES)
 
 @dataclass(slots=True)
 class Handlers:
-    """Who gets what comes out: orders by agent name, the end of a job, and what is heard of ranks that others start.
+    """Who gets what comes out: orders by agent name, the end of a job, jobs of an earlier coordinator, ranks that others start.
 
     Without ``cast``, orders for many agents come one by one.
     """
@@ -37,6 +38,7 @@ class Handlers:
     cast: Callable[[Cast], None] | None = None
     job_formed: Callable[[JobFormed], None] = lambda formed: None
     gathering_seen: Callable[[str], None] = lambda text: None
+    job_adopted: Callable[[JobAdopted], None] = lambda job: None
 
 
 class EmbeddedCoordinator:
@@ -68,6 +70,8 @@ class EmbeddedCoordinator:
             order = control_pb2.Order(epoch=command.epoch)
             wrap(order, command.body)
             self._handlers.order(command.agent, order)
+        elif isinstance(command, JobAdopted):
+            self._handlers.job_adopted(command)
         elif isinstance(command, JobEnded):
             self._handlers.job_ended(command)
         elif isinstance(command, JobFormed):

@@ -19,6 +19,8 @@ from horovod.coordinator.core import (
     Config,
     Event,
     GatheringOpened,
+    JobAdopted,
+    JobAwaited,
     JobCancelled,
     JobEnded,
     JobFormed,
@@ -39,6 +41,9 @@ __all__ = ["Service", "ServiceOptions"]
 log = logging.getLogger("horovod.coordinator")
 
 _TICK_S = 0.25
+_PATIENCE = (
+    1.5  # times the time-out for agents: so long those of a running job may take to find a coordinator started anew
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +67,13 @@ class Service:
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[Event] = deque()
         self._busy = False
-        handlers = Handlers(self._order, self._job_ended, self._cast, self._job_formed, self._gathering_seen)
+        formed = (self._job_formed, self._gathering_seen)
+        handlers = Handlers(self._order, self._job_ended, self._cast, *formed, self._job_adopted)
         self._embedded = EmbeddedCoordinator(options.config, time.monotonic, handlers)
         self.core = self._embedded.core
-        self.core.incarnation = int(time.time())
+        # Higher than that of any coordinator before, on whatever host, without a disk: see also SessionBook.
+        self.core.incarnation = time.time_ns() // 1_000_000
+        self.core.patience_s = options.peer_timeout_s * _PATIENCE
         self.core.secret = secrets.token_bytes(32)
         self.core.selfstart = SelfStart(options.self_started, options.config)
         self._last_end: JobEnded | None = None
@@ -91,7 +99,7 @@ class Service:
         self._inbox.append(event)
         if self._busy:
             return
-        self._busy = True
+        self._busy, waited = True, self.is_adopting
         try:
             while self._inbox:
                 self._embedded.handle(self._inbox.popleft())
@@ -100,6 +108,8 @@ class Service:
             self._options.broken(error)
         finally:
             self._busy = False
+        if waited and not self.is_adopting:
+            self.desk.settled()
 
     def _order(self, agent: str, order: control_pb2.Order) -> None:
         self.agents.send(agent, order_item(order))
@@ -112,6 +122,27 @@ class Service:
         self._last_end = end
         self.desk.ended(end)
 
+    def _job_adopted(self, job: JobAdopted) -> None:
+        log.warning("Job %d of an earlier coordinator goes on here.", job.job)
+        self.desk.adopted(job)
+
+    @property
+    def is_adopting(self) -> bool:
+        """Whether agents of an earlier coordinator are awaited: nothing is ordered before they are here, or given up."""
+        return self.core.adoption is not None
+
+    def knows_jobs(self, incarnation: int) -> bool:
+        """Whether an agent with a session of this incarnation has told what it has of an earlier one."""
+        return not self.is_adopting and incarnation in (0, self.core.incarnation)
+
+    def await_job(self) -> None:
+        """A launcher speaks of a job that is not known here."""
+        self._tell(JobAwaited())
+
+    def result(self, job: str) -> JobEnded | None:
+        """How a job ended under an earlier coordinator, by its id."""
+        return self.core.results.get(job)
+
     def _job_formed(self, formed: JobFormed) -> None:
         self.desk.formed(self.core.jobs, formed.places)
 
@@ -123,6 +154,7 @@ class Service:
     def came(self, register: control_pb2.Register) -> None:
         """An agent has a session."""
         log.info("Agent %s on host %s has come with %d slots.", register.agent, register.host, register.slots)
+        self.core.incarnation = self.agents.incarnation
         self._tell(self._embedded.read(register.agent, control_pb2.AgentReport(register=register)))
         self._loop.call_soon(self.desk.advance)
 

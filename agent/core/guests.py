@@ -79,7 +79,7 @@ class GuestCore(AgentCore):
 
     # ---- from processes
 
-    def _hello(self, connection: int, hello: v.Hello) -> list[ev.Command]:
+    def _hello(self, connection: int, hello: v.Hello, now: float) -> list[ev.Command]:
         reason = self._reason_against(connection, hello)
         if reason:
             return [ev.ToRank(connection, v.Rejected(reason))]

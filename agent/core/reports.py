@@ -17,6 +17,7 @@ class Register:
     slots: int
     labels: Mapping[str, str] = field(default_factory=dict)
     addresses: tuple[str, ...] = ()
+    presents: bool = False
 
 
 @dataclass(frozen=True, slots=True)

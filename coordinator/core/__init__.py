@@ -1,9 +1,18 @@
 """Decisions of the coordinator, without clock, network or files: events in, commands out."""
 
-from horovod.coordinator.core.commands import Cast, Command, GatheringSeen, JobEnded, JobFormed, Send
+from horovod.coordinator.core.commands import Cast, Command, GatheringSeen, JobAdopted, JobEnded, JobFormed, Send
 from horovod.coordinator.core.config import Config
 from horovod.coordinator.core.coordinator import Coordinator
-from horovod.coordinator.core.events import AgentLost, Event, GatheringOpened, JobCancelled, JobSubmitted, Report, Tick
+from horovod.coordinator.core.events import (
+    AgentLost,
+    Event,
+    GatheringOpened,
+    JobAwaited,
+    JobCancelled,
+    JobSubmitted,
+    Report,
+    Tick,
+)
 
 __all__ = [
     "AgentLost",
@@ -14,6 +23,8 @@ __all__ = [
     "Event",
     "GatheringOpened",
     "GatheringSeen",
+    "JobAdopted",
+    "JobAwaited",
     "JobCancelled",
     "JobEnded",
     "JobFormed",

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from horovod.coordinator.core import events as ev
+from horovod.coordinator.core.adoption import Adoption
 from horovod.coordinator.core.commands import (
     Cast,
     Command,
     EpochStart,
     Host,
     JobEnded,
-    JobFinished,
     MeasureRoundTrips,
     Outbox,
     RankRejected,
@@ -35,6 +35,7 @@ from horovod.coordinator.core.job import Failure, Job, RankCause, RankPhase, Ran
 from horovod.coordinator.core.process_sets import SetCall, fault
 from horovod.coordinator.core.ring import Ring, by_labels, order_ring
 from horovod.coordinator.core.selfstart import SelfStart, released
+from horovod.coordinator.core.takeover import Agent, Takeover, job_finished
 from horovod.coordinator.core.tally import Tally
 from horovod.coordinator.core.values import Error, ErrorKind, ProcessSet
 
@@ -43,18 +44,7 @@ _MOVES = (ev.Register, ev.Guests, ev.RankHello, ev.RankLeft, ev.RankExited, ev.P
 
 
 @dataclass(slots=True)
-class Agent:
-    """A registered agent; ``addresses`` are those of its data ``plane``."""
-
-    host: str
-    slots: int
-    labels: Mapping[str, str] = field(default_factory=dict)
-    addresses: tuple[str, ...] = ()
-    plane: str = ""
-
-
-@dataclass(slots=True)
-class Coordinator:
+class Coordinator(Takeover):
     """``handle`` one event at a time, in the order in which they come."""
 
     config: Config = field(default_factory=Config)
@@ -69,6 +59,11 @@ class Coordinator:
     jobs: int = 0
     stale: int = 0
     handled: int = 0
+    patience_s: float = 15.0  # for agents of a job that an earlier coordinator has started
+    adoption: Adoption | None = None
+    results: dict[str, JobEnded] = field(
+        default_factory=dict
+    )  # by job id, of jobs that ended under an earlier coordinator
     tally: Tally = field(default_factory=Tally)
     selfstart: SelfStart = field(default_factory=SelfStart)
 
@@ -77,6 +72,15 @@ class Coordinator:
         self.handled += 1
         had_job = self.job is not None
         out = Outbox(self.handled, self.epoch.number if self.epoch else 0)
+        if self._is_about_adoption(event, now):
+            self._look_at_adoption(out, now)
+        else:
+            self._happened(out, event, now)
+        if self.adoption is None and (not isinstance(event, ev.Report) or isinstance(event.body, _MOVES)):
+            self.selfstart.after(out, self, had_job, isinstance(event, ev.Tick))
+        return [command for command in map(self._for_those_here, out.commands) if command is not None]
+
+    def _happened(self, out: Outbox, event: ev.Event, now: float) -> None:
         if isinstance(event, ev.Report):
             self._report(out, event, now)
         elif isinstance(event, ev.JobSubmitted):
@@ -87,11 +91,8 @@ class Coordinator:
             self._cancel(out, event)
         elif isinstance(event, ev.AgentLost):
             self._agent_lost(out, event, now)
-        else:
+        elif isinstance(event, ev.Tick):
             self._tick(out, now)
-        if not isinstance(event, ev.Report) or isinstance(event.body, _MOVES):
-            self.selfstart.after(out, self, had_job, isinstance(event, ev.Tick))
-        return [command for command in map(self._for_those_here, out.commands) if command is not None]
 
     def _for_those_here(self, command: Command) -> Command | None:
         """Without agents that are lost."""
@@ -107,10 +108,10 @@ class Coordinator:
     def _report(self, out: Outbox, event: ev.Report, now: float) -> None:
         body = event.body
         if isinstance(body, ev.Register):
-            self.agents[body.agent] = Agent(body.host, body.slots, body.labels, body.addresses, body.plane)
-            self.distances.forget(body.agent)
-            self.selfstart.gathering.forget(body.agent)
+            self._registered(body)
             out.send(body.agent, Registered(self.incarnation))
+        elif isinstance(body, ev.Presented):
+            self._presented_late(out, event.agent, body)
         elif isinstance(body, ev.Guests):
             self.selfstart.gathering.report(event.agent, body.items, body.resting)
         elif isinstance(body, ev.RoundTrips):
@@ -121,6 +122,11 @@ class Coordinator:
             self.stale += 1
         else:
             self._epoch_report(out, self.epoch, event.agent, body, now)
+
+    def _registered(self, body: ev.Register) -> None:
+        self.agents[body.agent] = Agent(body.host, body.slots, body.labels, body.addresses, body.plane, body.presents)
+        self.distances.forget(body.agent)
+        self.selfstart.gathering.forget(body.agent)
 
     def _rank_report(
         self, out: Outbox, body: ev.RankHello | ev.RankStarted | ev.RankExited | ev.RankLeft, now: float
@@ -308,12 +314,11 @@ class Coordinator:
             return
         code, text = job.result()
         self.tally.job_ended(code, job.cancelled is not None)
-        out.cast(tuple(job.agents), JobFinished(code, text))
-        first = job.failure
-        end = JobEnded(code, text, cause=out.cause)
+        first, end = job.failure, JobEnded(code, text, cause=out.cause)
         if first is not None and job.cancelled is None:
             details = (first.rank, first.host, first.pid, first.signal, first.last_lines)
             end = JobEnded(code, text, *details, cause=out.cause)
+        out.cast(tuple(job.agents), job_finished(end))
         if not (job.attached and self.selfstart.hold_back(end)):
             out.commands.append(end)
         self.job = self.epoch = None
@@ -332,12 +337,15 @@ class Coordinator:
         self.jobs += 1
         self.config = event.limits or self.config
         records = [RankRecord(place) for place in placed]
-        self.job = Job(event.size, event.command, event.environment, event.directory, records)
-        for name, ranks in self.job.agents.items():
-            mine = tuple(placed[rank] for rank in ranks)
-            out.send(name, StartRanks(event.command, event.environment, event.directory, event.size, mine, self.jobs))
+        self.job = job = Job(event.size, event.command, event.environment, event.directory, records)
+        job.number, job.id, job.started, job.launcher = self.jobs, event.id, self.incarnation, event.launcher
+        self._start_ranks(out, job, tuple(job.agents))
         if not self.config.deterministic:
-            self._measure(out, self.job, now)
+            self._measure(out, job, now)
+
+    def _start_ranks(self, out: Outbox, job: Job, agents: tuple[str, ...]) -> None:
+        what = (job.command, job.environment, job.directory, job.size, job.places, job.number)
+        out.cast(agents, StartRanks(*what, (), job.id, job.started, job.launcher, self.config))
 
     def _measure(self, out: Outbox, job: Job, now: float) -> None:
         """While the ranks start: the ring is made of what is known when the last one is there."""
@@ -365,12 +373,14 @@ class Coordinator:
         self.tally.agents_lost += agent is not None
         if agent is None or job is None:
             return
-        lost = [job.ranks[rank] for rank in job.agents.get(event.agent, ())]
-        for record in lost:
-            if self.job is not None and record.phase is not RankPhase.GONE:
-                reason = f"agent {event.agent} on host {agent.host} is lost: {event.reason}"
-                gone = ev.RankExited(record.place.rank, record.pid, 1, left=False)
-                self._exited(out, job, gone, now, reason)
+        for rank in job.agents.get(event.agent, ()):
+            self._rank_lost(out, job, job.ranks[rank], now, event.reason)
+
+    def _rank_lost(self, out: Outbox, job: Job, record: RankRecord, now: float, reason: str) -> None:
+        """With its agent."""
+        if self.job is not None and record.phase is not RankPhase.GONE:
+            text = f"agent {record.place.agent} on host {record.place.host} is lost: {reason}"
+            self._exited(out, job, ev.RankExited(record.place.rank, record.pid, 1, left=False), now, text)
 
     # ---- time --------------------------------------------------------------------------------------------------
 

@@ -67,12 +67,17 @@ class SessionBook:
     peer_timeout_s: float
     sessions: dict[str, Session] = field(default_factory=dict)
     looked_at: float | None = None
+    served: bool = False
 
     def hello(self, hello: Hello, stream: int, now: float) -> Welcome | Refusal:
         """An agent wants a session, or to go on with it on this stream."""
+        if not self.served:
+            # Nobody has relied on this coordinator's number yet.  It is taken from the clock, which may have been set back.
+            self.incarnation = max(self.incarnation, hello.incarnation + 1)
         reason = self._reason_against(hello)
         if reason:
             return Refusal(reason)
+        self.served = True
         known = self.sessions.get(hello.name)
         resumed = known is not None and known.instance == hello.instance and hello.incarnation == self.incarnation
         self.sessions[hello.name] = Session(hello.host, hello.instance, stream, now, hello.plane)
@@ -92,6 +97,11 @@ class SessionBook:
             return f"Agent {hello.name} offers {hello.slots} slots: it must offer 1 to {_MOST_SLOTS}, see --slots."
         if reason := self._plane_mismatch(hello):
             return reason
+        if hello.incarnation > self.incarnation:
+            return (
+                f"Agent {hello.name} has a session with a coordinator that was started later (incarnation {hello.incarnation}, "
+                f"this one has {self.incarnation}): end one of the two."
+            )
         known = self.sessions.get(hello.name)
         if known is None or known.instance == hello.instance or (known.host == hello.host and not known.stream):
             return ""

@@ -19,6 +19,12 @@ from horovod.coordinator.core.values import Error, ProcessSet, RankPlace, RankRe
 from tests.coordinator.commands import PLAN_BASE, event, split
 
 INDENT = "    "
+# What agents keep for another coordinator: it is looked at where that is the matter.
+KEPT = {
+    "StartRanks": ("id", "started", "launcher", "limits"),
+    "Refusal": ("id",),
+    "JobFinished": ("rank", "host", "pid", "signal", "last_lines"),
+}
 
 
 class Player:
@@ -77,7 +83,9 @@ def _fields(value: Any, skip: str = "") -> str:
     parts = [type(value).__name__]
     for field in dataclasses.fields(value):
         # A scenario has few jobs, one after the other, and one secret.
-        if field.name not in ("job", "key", skip) and (field.name != "guests" or value.guests):
+        if field.name in ("job", "key", skip, *KEPT.get(parts[0], ())):
+            continue
+        if field.name != "guests" or value.guests:
             parts.append(f"{field.name}={_value(field.name, getattr(value, field.name))}")
     return " ".join(parts)
 
