@@ -11,6 +11,8 @@ namespace {
 
 constexpr uint64_t kReceiveBytes = 256 << 10;
 constexpr uint64_t kScratchBytes = 64 << 10;   // payload that is reduced waits here: small enough to stay in cache
+constexpr uint64_t kLargeBytes = 32 << 10;
+constexpr uint64_t kTailBytes = 4096;          // read with or behind a large payload: the next header, and what is small behind it
 constexpr uint64_t kBypass = 4096;             // payloads with more to come are read to their place, not through the buffer
 constexpr uint32_t kParts = 512;               // of one write
 constexpr uint64_t kWriteBytes = 1 << 20;      // what one write takes at most: control frames wait behind it
@@ -176,7 +178,9 @@ long Lane::fill() {
   uint64_t room = reduces ? std::min(left_, kScratchBytes - scratch_bytes_) : left_;
   bool bypass = in_payload_ && left_ >= kBypass && sink.into != Sink::Into::kNowhere && room != 0 && buffered() == 0;
   char *place = !bypass ? nullptr : reduces ? scratch_->at() + scratch_bytes_ : sink.at;
-  iovec parts[2] = {{place, room}, {rx_->at() + rx_end_, kReceiveBytes - rx_end_}};
+  // A payload in the buffer is copied once more.  Behind a large one another large one is likely, so little is read ahead.
+  uint64_t tail = std::min(kReceiveBytes - rx_end_, frame.bytes >= kLargeBytes ? kTailBytes : kReceiveBytes);
+  iovec parts[2] = {{place, room}, {rx_->at() + rx_end_, tail}};
   uint64_t asked = bypass ? room : 0;
   if (!bypass || room == left_) asked += parts[1].iov_len;
   int n = bypass && room != left_ ? 1 : 2;
