@@ -30,7 +30,7 @@ from benchmarks.targets import KIB, MIB, AtLeast, AtMost, Target
 PARTS = ("pairs", "crowd", "links", "startup")
 SIZES = (4 * KIB, 64 * KIB, 8 * MIB, 64 * MIB)
 CROWD_BYTES = 16 * MIB
-RATE, TOKEN = "1gbit", "of a benchmark in namespaces of its own"
+RATE, TOKEN = "1gbit", "of-a-benchmark-in-its-own-namespaces"
 _TALLY_S = 1.5  # agents look at their counters twice a second
 
 NETWORK: Sequence[Target] = (

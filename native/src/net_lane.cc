@@ -10,12 +10,12 @@ namespace hvd {
 namespace {
 
 constexpr uint64_t kReceiveBytes = 256 << 10;
-constexpr uint64_t kScratchBytes = 64 << 10;   // payload that is reduced waits here: small enough to stay in cache
+constexpr uint64_t kScratchBytes = 256 << 10;   // payload that is reduced waits here: small enough to stay in cache
 constexpr uint64_t kLargeBytes = 32 << 10;
 constexpr uint64_t kTailBytes = 4096;          // read with or behind a large payload: the next header, and what is small behind it
 constexpr uint64_t kBypass = 4096;             // payloads with more to come are read to their place, not through the buffer
 constexpr uint32_t kParts = 512;               // of one write
-constexpr uint64_t kWriteBytes = 1 << 20;      // what one write takes at most: control frames wait behind it
+constexpr uint64_t kWriteBytes = 4 << 20;      // what one write takes at most: control frames wait behind it
 
 }  // namespace
 

@@ -16,8 +16,8 @@ namespace {
 
 constexpr auto kSeqCst = std::memory_order_seq_cst;
 constexpr uint64_t kSpinNs = 50'000;           // after the last activity, before the thread sleeps
-constexpr uint64_t kReadBudget = 1 << 20;      // of one lane, before others get their turn
-constexpr uint64_t kWriteBudget = 1 << 20;
+constexpr uint64_t kReadBudget = 8 << 20;      // of one lane, before others get their turn
+constexpr uint64_t kWriteBudget = 8 << 20;
 // A few small frames that follow a write closely wait for more of their kind, so that many small rounds share writes.
 constexpr uint64_t kShareNs = 20'000, kShareBytes = 32 << 10;
 constexpr uint64_t kGoodbyeNs = 1'000'000'000, kHearOutNs = 200'000'000;

@@ -9,7 +9,7 @@ namespace {
 constexpr uint64_t kSmallestChunk = 32 << 10;
 constexpr uint64_t kLargestChunk = 128 << 10;
 constexpr uint64_t kSmallestRemoteChunk = 128 << 10;
-constexpr uint64_t kLargestRemoteChunk = 512 << 10;
+constexpr uint64_t kLargestRemoteChunk = 2 << 20;
 constexpr uint64_t kMaxPayload = 1ull << 40;
 
 uint64_t align64(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
