@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -28,6 +30,13 @@ Lane::~Lane() { close(); }
 void Lane::close() {
   if (fd >= 0) ::close(fd);
   fd = -1;
+}
+
+uint64_t Lane::retransmits() {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (fd >= 0 && getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0) retransmits_ = info.tcpi_total_retrans;
+  return retransmits_;  // other sockets, and closed ones, have no news
 }
 
 void Lane::queue(OutFrame frame, Urgency urgency) {

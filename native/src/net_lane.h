@@ -88,6 +88,7 @@ class Lane {
   uint64_t wrote_ns = 0;   // when the owner flushed it last
   Frame frame;           // being received
   Sink sink;
+  uint64_t retransmits();  // segments sent again so far
   uint64_t writes = 0, reads = 0, frames_out = 0, frames_in = 0, bytes_out = 0, bytes_in = 0;
 
  private:
@@ -110,6 +111,7 @@ class Lane {
   uint64_t rx_begin_ = 0, rx_end_ = 0;
   bool in_payload_ = false;
   uint64_t left_ = 0;             // payload bytes to come
+  uint64_t retransmits_ = 0;      // at the last look
   uint64_t scratch_bytes_ = 0;    // received, not reduced yet
 };
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cluster.processes import all_pids
-from tests.cluster import loopback, namespaces, owners
+from benchmarks.cluster import loopback, namespaces, owners
 from tests.cluster.harness import Cluster
 from tests.cluster.programs import ROOT, command
 

@@ -76,6 +76,22 @@ def test_labels_are_escaped_and_values_keep_their_digits() -> None:
     assert (sample.name, sample.labels, sample.value) == ("hvd_x_total", {"agent": strange}, 2**53 - 1)
 
 
+def test_a_histogram_counts_upwards() -> None:
+    metric = histogram("hvd_x_seconds", "X.", "stage")
+    sample = metric.spread([(0.001, 2), (0.5, 0), (math.inf, 3)], 7.5, "copy")
+    text = generate_latest(registry(StateCollector((metric,), lambda: [sample]))).decode()
+    (family,) = list(parse(text))
+    assert family.type == "histogram"
+    found = {(part.name, part.labels.get("le")): part.value for part in family.samples}
+    assert found == {
+        ("hvd_x_seconds_bucket", "0.001"): 2,
+        ("hvd_x_seconds_bucket", "0.5"): 2,
+        ("hvd_x_seconds_bucket", "+Inf"): 5,
+        ("hvd_x_seconds_count", None): 5,
+        ("hvd_x_seconds_sum", None): 7.5,
+    }
+
+
 def test_what_is_beyond_the_bound_goes_together() -> None:
     metric = counter("hvd_x_total", "X.", "rank")
     values = values_of(StateCollector((metric,), lambda: metric.at_each(dict.fromkeys(range(MOST_LABELS + 5), 1.5))))
