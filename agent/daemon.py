@@ -12,9 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from horovod.agent.core.tally import Tally
+from horovod.agent.core.values import Host
 from horovod.agent.limits import shortage
 from horovod.agent.planes import sockets
 from horovod.agent.planes.links import Links
+from horovod.agent.planes.probe import measure
 from horovod.agent.planes.tcp import TcpOptions
 from horovod.agent.ranks import RankOptions
 from horovod.agent.relay import Relay, RelayOptions
@@ -98,6 +100,7 @@ class Daemon:
         self._orders: asyncio.Queue[control_pb2.Order | None] = asyncio.Queue()
         self._job: _JobRun | None = None
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._measuring: set[asyncio.Future[None]] = set()
         self._stopping = False
         self.tally = Tally()
         self.problem = ""
@@ -140,7 +143,10 @@ class Daemon:
             return await self._over
         finally:
             server.cancel()
-            await asyncio.gather(server, return_exceptions=True)
+            measuring = list(self._measuring)
+            for task in measuring:
+                task.cancel()
+            await asyncio.gather(server, *measuring, return_exceptions=True)
             if self.problem:
                 await self._uplink.leave("it has met an error of its own", _GOODBYE_S)
             await self._end_job(_DRAIN_S)
@@ -206,10 +212,21 @@ class Daemon:
         body = order.WhichOneof("body")
         if body == "start_ranks":
             await self._start_job(order)
+        elif body == "measure_round_trips":
+            task = asyncio.ensure_future(self._measure(order.measure_round_trips, self._uplink.sessions))
+            self._measuring.add(task)
+            task.add_done_callback(self._measuring.discard)
         elif self._job is not None:
             self._job.shell.order(order)
             if body == "job_finished":
                 await self._end_job(None)
+
+    async def _measure(self, order: control_pb2.MeasureRoundTrips, session: int) -> None:
+        """Beside everything else: nobody waits for it."""
+        found = await measure([Host(peer.agent, peer.host, tuple(peer.addresses)) for peer in order.peers])
+        if self._uplink.sessions == session:
+            items = [control_pb2.RoundTrip(agent=agent, seconds=seconds) for agent, seconds in found.items()]
+            self._uplink.report(control_pb2.AgentReport(round_trips=control_pb2.RoundTrips(items=items)))
 
     async def _start_job(self, order: control_pb2.Order) -> None:
         await self._end_job(0.0)

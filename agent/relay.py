@@ -20,7 +20,7 @@ from horovod.proto import control_pb2
 from horovod.proto.link import LinkError
 from horovod.proto.pump import Pump
 from horovod.proto.security import Address, Security
-from horovod.proto.services import OUTPUT, open_channel, open_stream
+from horovod.proto.services import OUTPUT, admission, open_channel, open_stream
 
 __all__ = ["Relay", "RelayOptions"]
 
@@ -167,6 +167,7 @@ class Relay:
             call = open_stream(channel, OUTPUT, self._options.security)
             writer: asyncio.Task[None] | None = None
             try:
+                await admission(call)
                 await call.write(control_pb2.OutputFrame(hello=self._hello()))
                 while not self._over.is_set() and (word := await call.read()) is not grpc.aio.EOF:
                     if writer is None:

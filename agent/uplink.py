@@ -6,7 +6,6 @@ What a break, a refusal or a silence means is decided in core/session.py.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 import secrets
@@ -22,7 +21,7 @@ from horovod.proto import control_pb2
 from horovod.proto.link import LinkError
 from horovod.proto.pump import Pump
 from horovod.proto.security import Address, Security
-from horovod.proto.services import SESSION, open_channel, open_stream
+from horovod.proto.services import SESSION, admission, open_channel, open_stream
 
 __all__ = ["Listener", "Uplink", "UplinkOptions"]
 
@@ -30,6 +29,7 @@ log = logging.getLogger("horovod.agent")
 
 _TICK_S = 0.5
 _MOST_KEPT_BYTES = 64 << 20
+_JOINED_BYTES = 1 << 20  # announcements are added to a frame that is smaller
 _Frame = control_pb2.AgentFrame
 
 
@@ -87,8 +87,14 @@ class Uplink:
         self._dial()
 
     def report(self, report: control_pb2.AgentReport) -> None:
-        """Something for the coordinator; dropped while there is no session."""
-        self._push(_Frame(report=report))
+        """Something for the coordinator; dropped while there is no session.  Announcements that wait travel together."""
+        link = self._pump.link
+        last = link.last_unsent(_JOINED_BYTES)
+        if last is not None and _can_join(last, report):
+            last.report.announcements.items.extend(report.announcements.items)
+            link.grow_last(report.ByteSize())
+        else:
+            self._push(_Frame(report=report))
 
     async def leave(self, reason: str, limit_s: float) -> None:
         """Says goodbye, if there is anybody to hear it."""
@@ -189,8 +195,8 @@ class Uplink:
         async with open_channel(self._options.coordinator, self._options.security) as channel:
             call = self._call = open_stream(channel, SESSION, self._options.security)
             try:
-                with contextlib.suppress(asyncio.InvalidStateError):  # refused already: reading tells why
-                    await call.write(_Frame(hello=self._hello()))
+                await admission(call)
+                await call.write(_Frame(hello=self._hello()))
                 frame = await call.read()
                 if frame is grpc.aio.EOF:
                     return ""
@@ -253,7 +259,15 @@ class Uplink:
         if pump.link.is_settled:
             self._settled.set()
         if frame.seq and pump.link.accept(frame.seq):
-            self._listener.ordered(frame.order)
+            for order in frame.orders.items:
+                self._listener.ordered(order)
+
+
+def _can_join(frame: _Frame, report: control_pb2.AgentReport) -> bool:
+    """Whether both are announcements of one epoch."""
+    waiting = frame.report
+    both = report.HasField("announcements") and waiting.HasField("announcements")
+    return both and waiting.epoch == report.epoch
 
 
 def _meaning(error: grpc.aio.AioRpcError) -> tuple[str, str]:

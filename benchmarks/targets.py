@@ -136,6 +136,15 @@ GRADIENTS: Sequence[Target] = (
     AtMost("memory of a rank, arena and board, beyond 1.1 times the gradients", "memory", "excess", 16e6, "MB", 1e6),
 )
 
+COORDINATOR: Sequence[Target] = (
+    AtMost("the model negotiated", "coordinator", "model_negotiated_s", 10.0, "s"),
+    AtMost("one more tensor", "coordinator", "one_more_tensor_s", 1.0, "s"),
+    AtMost("loss of an agent to the end of the epoch, known to all", "coordinator", "loss_to_epoch_end_s", 2.0, "s"),
+    AtMost("loss of an agent to the next job's epoch, known to all", "coordinator", "loss_to_next_epoch_s", 2.0, "s"),
+    AtMost("cores for heartbeats", "coordinator", "idle_cores", 0.25, "cores"),
+    AtMost("memory at its peak", "coordinator", "peak_rss_bytes", 1.5e9, "MB", 1e6),
+)
+
 
 def judge_all(targets: Sequence[Target], results: Results) -> list[Verdict]:
     """A verdict for each target."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import sys
@@ -28,6 +29,7 @@ log = logging.getLogger("horovod.coordinator")
 
 _JOB_END_S = 12.0  # what a running job gets when the coordinator is stopped
 _LAST_WORDS_S = 1.0
+_GC = (50_000, 20, 100)  # a thousand agents announce hundreds of thousands of objects, hardly any of which are garbage
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -60,6 +62,7 @@ def run_commandline(argv: Sequence[str] | None = None) -> int:
     """The program; returns the exit code."""
     arguments = build_parser().parse_args(argv)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is told in our own words
+    gc.set_threshold(*_GC)
     try:
         _start_logging(arguments.log_level)
         return asyncio.run(_serve(arguments))

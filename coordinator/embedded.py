@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from horovod.coordinator.core import Command, Config, Coordinator, Event, JobEnded, Report, Send
+from horovod.coordinator.core import Cast, Command, Config, Coordinator, Event, JobEnded, Report, Send
 from horovod.coordinator.core import events as ev
+from horovod.coordinator.wire import Reader
 from horovod.proto import control_pb2
 from horovod.proto.codec import by_field, unwrap, wrap
 
@@ -15,10 +16,14 @@ _BODIES = by_field(*ev.BODIES)
 
 @dataclass(slots=True)
 class Handlers:
-    """Who gets what comes out: orders by agent name, and the end of a job."""
+    """Who gets what comes out: orders by agent name, and the end of a job.
+
+    Without ``cast``, orders for many agents come one by one.
+    """
 
     order: Callable[[str, control_pb2.Order], None]
     job_ended: Callable[[JobEnded], None]
+    cast: Callable[[Cast], None] | None = None
 
 
 class EmbeddedCoordinator:
@@ -28,6 +33,7 @@ class EmbeddedCoordinator:
         self.core = Coordinator(config)
         self._clock = clock
         self._handlers = handlers
+        self._reader = Reader()
 
     def report(self, agent: str, message: control_pb2.AgentReport) -> None:
         """A message of an agent."""
@@ -35,6 +41,8 @@ class EmbeddedCoordinator:
 
     def read(self, agent: str, message: control_pb2.AgentReport) -> Event:
         """A message as an event; KeyError or ValueError when it makes no sense."""
+        if message.HasField("announcements"):
+            return Report(agent, message.epoch, self._reader.announcements(message.announcements))
         return Report(agent, message.epoch, unwrap(message, _BODIES))
 
     def handle(self, event: Event) -> None:
@@ -47,8 +55,13 @@ class EmbeddedCoordinator:
             order = control_pb2.Order(epoch=command.epoch)
             wrap(order, command.body)
             self._handlers.order(command.agent, order)
-        else:
+        elif isinstance(command, JobEnded):
             self._handlers.job_ended(command)
+        elif self._handlers.cast is not None:
+            self._handlers.cast(command)
+        else:
+            for send in command.sends():
+                self._carry_out(send)
 
 
 __all__ = ["EmbeddedCoordinator", "Handlers"]

@@ -12,7 +12,7 @@ import grpc
 from horovod.coordinator.feeds import serve_output
 from horovod.coordinator.service import Service
 from horovod.proto.security import Address, Security, SecurityProblem, is_loopback
-from horovod.proto.services import handlers, server_options, shown_secret
+from horovod.proto.services import admit, handlers, server_options, shown_secret
 
 __all__ = ["Server"]
 
@@ -63,6 +63,7 @@ class Server:
         async def serve(context: Any) -> None:
             secret = shown_secret(context)
             if self._security.admits(secret):
+                await admit(context)
                 await behaviour(context)
                 return
             log.warning("Refused a call of %s: its token is %s.", context.peer(), "wrong" if secret else "missing")

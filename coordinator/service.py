@@ -13,12 +13,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from horovod.coordinator.core import AgentLost, Config, Event, JobCancelled, JobEnded, JobSubmitted, Tick
+from horovod.coordinator.core import AgentLost, Cast, Config, Event, JobCancelled, JobEnded, JobSubmitted, Tick
 from horovod.coordinator.core.job import Job
 from horovod.coordinator.core.sessions import SessionBook
 from horovod.coordinator.embedded import EmbeddedCoordinator, Handlers
 from horovod.coordinator.jobs import JobDesk
 from horovod.coordinator.sessions import AgentStreams
+from horovod.coordinator.wire import cast_items, order_item
 from horovod.proto import control_pb2
 
 __all__ = ["Service", "ServiceOptions"]
@@ -45,7 +46,7 @@ class Service:
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[Event] = deque()
         self._busy = False
-        handlers = Handlers(order=self._order, job_ended=self._job_ended)
+        handlers = Handlers(order=self._order, job_ended=self._job_ended, cast=self._cast)
         self._embedded = EmbeddedCoordinator(options.config, time.monotonic, handlers)
         self.core = self._embedded.core
         self.core.incarnation = int(time.time())
@@ -84,7 +85,11 @@ class Service:
             self._busy = False
 
     def _order(self, agent: str, order: control_pb2.Order) -> None:
-        self.agents.send(agent, order)
+        self.agents.send(agent, order_item(order))
+
+    def _cast(self, cast: Cast) -> None:
+        for agent, item in cast_items(cast):
+            self.agents.send(agent, item)
 
     def _job_ended(self, end: JobEnded) -> None:
         self._last_end = end

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import grpc
 from horovod.coordinator.core.sessions import Hello, Refusal, SessionBook, Welcome
+from horovod.coordinator.wire import orders_frame
 from horovod.proto import control_pb2
 from horovod.proto.link import LinkError
 from horovod.proto.pump import Pump
@@ -23,6 +24,7 @@ _FIRST_FRAME_S = 10.0
 _HEARTBEAT_S = 1.0
 _HEARTBEATS = 4  # at least so many in the time-out
 _MOST_KEPT_BYTES = 64 << 20
+_FRAME_BYTES = 1 << 20  # orders of one turn fill so much of a frame; a single one may be larger
 
 
 class Agents(Protocol):
@@ -41,7 +43,8 @@ class _Agent:
 
     name: str
     instance: str
-    pump: Pump[control_pb2.Order] = field(default_factory=Pump)
+    pump: Pump[bytes] = field(default_factory=Pump)  # pieces of Orders, as many as one frame holds
+    items: list[bytes] = field(default_factory=list)  # those of this turn of the loop
     refusal: str = ""
 
 
@@ -51,6 +54,7 @@ class AgentStreams:
     def __init__(self, book: SessionBook, agents: Agents, clock: Callable[[], float]) -> None:
         self._book, self._agents, self._clock = book, agents, clock
         self._sessions: dict[str, _Agent] = {}
+        self._unsent: list[_Agent] = []
         self._streams = 0
         self._heartbeat_s = min(_HEARTBEAT_S, book.peer_timeout_s / _HEARTBEATS)
         self.reconnects = 0  # sessions that went on over another stream
@@ -65,14 +69,25 @@ class AgentStreams:
         now = self._clock()
         return {name: now - session.heard_at for name, session in self._book.sessions.items()}
 
-    def send(self, name: str, order: control_pb2.Order) -> None:
-        """An order; an agent that takes none is cut off."""
+    def send(self, name: str, item: bytes) -> None:
+        """An order (wire.order_item); those of one turn of the loop travel together.  An agent that takes none is cut off."""
         agent = self._sessions.get(name)
         if agent is None:
             return
-        agent.pump.push(order, order.ByteSize())
-        if agent.pump.link.kept_bytes > _MOST_KEPT_BYTES:
-            asyncio.get_running_loop().call_soon(self._cut_off, agent, "it takes no orders any more")
+        if not agent.items:
+            if not self._unsent:
+                asyncio.get_running_loop().call_soon(self._flush)
+            self._unsent.append(agent)
+        agent.items.append(item)
+
+    def _flush(self) -> None:
+        agents, self._unsent = self._unsent, []
+        for agent in agents:
+            for items in _frames(agent.items):
+                agent.pump.push(items, len(items))
+            agent.items = []
+            if agent.pump.link.kept_bytes > _MOST_KEPT_BYTES:
+                self._cut_off(agent, "it takes no orders any more")
 
     def tick(self) -> None:
         """Several times a second: agents that were silent for too long are lost."""
@@ -157,13 +172,11 @@ class AgentStreams:
     async def _write(self, context: Any, agent: _Agent) -> None:
         link = agent.pump.link
 
-        async def send(number: int, order: control_pb2.Order | None) -> None:
-            frame = control_pb2.CoordinatorFrame(seq=number, ack=link.received)
-            if order is None:
-                frame.heartbeat.SetInParent()
+        async def send(number: int, items: bytes | None) -> None:
+            if items is not None:
+                await context.write(orders_frame(number, link.received, items))
             else:
-                frame.order.CopyFrom(order)
-            await context.write(frame)
+                await context.write(control_pb2.CoordinatorFrame(ack=link.received, heartbeat=control_pb2.Heartbeat()))
 
         await agent.pump.write(send, self._heartbeat_s)
 
@@ -208,6 +221,17 @@ async def until_one_ends(*halves: Any) -> None:
         for task in tasks:
             with contextlib.suppress(asyncio.CancelledError, grpc.RpcError, grpc.aio.BaseError):
                 await task
+
+
+def _frames(items: list[bytes]) -> Iterator[bytes]:
+    """As few frames as there may be."""
+    start, size = 0, 0
+    for at, item in enumerate(items):
+        if size and size + len(item) > _FRAME_BYTES:
+            yield b"".join(items[start:at])
+            start, size = at, 0
+        size += len(item)
+    yield b"".join(items[start:]) if len(items) - start > 1 else items[start]
 
 
 def _hello(hello: control_pb2.SessionHello) -> Hello:

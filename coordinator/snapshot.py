@@ -80,6 +80,7 @@ def _epoch(core: CoordinatorState, epoch: Epoch, now: float) -> Part:
         "process_sets": len(epoch.sets.sets),
         "joined": list(epoch.joined),
         "ring": [host.agent for host in ring.hosts] if ring is not None else [],
+        "ring_round_trips_s": list(ring.round_trips_s) if ring is not None else [],
         "ring_reason": ring.reason if ring is not None else "",
         "waits": [_wait(wait) for wait in waits[:_MOST_WAITS]],
         "more_waits": max(0, len(waits) - _MOST_WAITS),

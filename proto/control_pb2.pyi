@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AgentReport(_message.Message):
-    __slots__ = ("epoch", "register", "rank_hello", "announcements", "held", "plan_retired", "join_requested", "join_quiet", "set_add_requested", "set_remove_requested", "rank_left", "rank_started", "rank_exited", "observation", "peer_lost")
+    __slots__ = ("epoch", "register", "rank_hello", "announcements", "held", "plan_retired", "join_requested", "join_quiet", "set_add_requested", "set_remove_requested", "rank_left", "rank_started", "rank_exited", "observation", "peer_lost", "round_trips")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     RANK_HELLO_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +23,7 @@ class AgentReport(_message.Message):
     RANK_EXITED_FIELD_NUMBER: _ClassVar[int]
     OBSERVATION_FIELD_NUMBER: _ClassVar[int]
     PEER_LOST_FIELD_NUMBER: _ClassVar[int]
+    ROUND_TRIPS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     register: Register
     rank_hello: RankHello
@@ -38,7 +39,8 @@ class AgentReport(_message.Message):
     rank_exited: RankExited
     observation: Observation
     peer_lost: PeerLost
-    def __init__(self, epoch: _Optional[int] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., rank_hello: _Optional[_Union[RankHello, _Mapping]] = ..., announcements: _Optional[_Union[Announcements, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., plan_retired: _Optional[_Union[PlanRetired, _Mapping]] = ..., join_requested: _Optional[_Union[JoinRequested, _Mapping]] = ..., join_quiet: _Optional[_Union[JoinQuiet, _Mapping]] = ..., set_add_requested: _Optional[_Union[SetAddRequested, _Mapping]] = ..., set_remove_requested: _Optional[_Union[SetRemoveRequested, _Mapping]] = ..., rank_left: _Optional[_Union[RankLeft, _Mapping]] = ..., rank_started: _Optional[_Union[RankStarted, _Mapping]] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., observation: _Optional[_Union[Observation, _Mapping]] = ..., peer_lost: _Optional[_Union[PeerLost, _Mapping]] = ...) -> None: ...
+    round_trips: RoundTrips
+    def __init__(self, epoch: _Optional[int] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., rank_hello: _Optional[_Union[RankHello, _Mapping]] = ..., announcements: _Optional[_Union[Announcements, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., plan_retired: _Optional[_Union[PlanRetired, _Mapping]] = ..., join_requested: _Optional[_Union[JoinRequested, _Mapping]] = ..., join_quiet: _Optional[_Union[JoinQuiet, _Mapping]] = ..., set_add_requested: _Optional[_Union[SetAddRequested, _Mapping]] = ..., set_remove_requested: _Optional[_Union[SetRemoveRequested, _Mapping]] = ..., rank_left: _Optional[_Union[RankLeft, _Mapping]] = ..., rank_started: _Optional[_Union[RankStarted, _Mapping]] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., observation: _Optional[_Union[Observation, _Mapping]] = ..., peer_lost: _Optional[_Union[PeerLost, _Mapping]] = ..., round_trips: _Optional[_Union[RoundTrips, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
     __slots__ = ("agent", "host", "slots", "labels", "addresses")
@@ -253,8 +255,22 @@ class PeerLost(_message.Message):
     text: str
     def __init__(self, agent: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
+class RoundTrips(_message.Message):
+    __slots__ = ("items",)
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    items: _containers.RepeatedCompositeFieldContainer[RoundTrip]
+    def __init__(self, items: _Optional[_Iterable[_Union[RoundTrip, _Mapping]]] = ...) -> None: ...
+
+class RoundTrip(_message.Message):
+    __slots__ = ("agent", "seconds")
+    AGENT_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    agent: str
+    seconds: float
+    def __init__(self, agent: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
+
 class Order(_message.Message):
-    __slots__ = ("epoch", "registered", "start_ranks", "stop_ranks", "epoch_start", "rank_rejected", "plan_made", "refusal", "hold", "retire_plan", "joined_ranks", "all_joined", "join_done", "set_added", "set_removed", "end_epoch", "warn", "job_finished")
+    __slots__ = ("epoch", "registered", "start_ranks", "stop_ranks", "epoch_start", "rank_rejected", "plan_made", "refusal", "hold", "retire_plan", "joined_ranks", "all_joined", "join_done", "set_added", "set_removed", "end_epoch", "warn", "job_finished", "measure_round_trips")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
     START_RANKS_FIELD_NUMBER: _ClassVar[int]
@@ -273,6 +289,7 @@ class Order(_message.Message):
     END_EPOCH_FIELD_NUMBER: _ClassVar[int]
     WARN_FIELD_NUMBER: _ClassVar[int]
     JOB_FINISHED_FIELD_NUMBER: _ClassVar[int]
+    MEASURE_ROUND_TRIPS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     registered: Registered
     start_ranks: StartRanks
@@ -291,7 +308,8 @@ class Order(_message.Message):
     end_epoch: EndEpoch
     warn: Warn
     job_finished: JobFinished
-    def __init__(self, epoch: _Optional[int] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., start_ranks: _Optional[_Union[StartRanks, _Mapping]] = ..., stop_ranks: _Optional[_Union[StopRanks, _Mapping]] = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., rank_rejected: _Optional[_Union[RankRejected, _Mapping]] = ..., plan_made: _Optional[_Union[PlanMade, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., retire_plan: _Optional[_Union[RetirePlan, _Mapping]] = ..., joined_ranks: _Optional[_Union[JoinedRanks, _Mapping]] = ..., all_joined: _Optional[_Union[AllJoined, _Mapping]] = ..., join_done: _Optional[_Union[JoinDone, _Mapping]] = ..., set_added: _Optional[_Union[SetAdded, _Mapping]] = ..., set_removed: _Optional[_Union[SetRemoved, _Mapping]] = ..., end_epoch: _Optional[_Union[EndEpoch, _Mapping]] = ..., warn: _Optional[_Union[Warn, _Mapping]] = ..., job_finished: _Optional[_Union[JobFinished, _Mapping]] = ...) -> None: ...
+    measure_round_trips: MeasureRoundTrips
+    def __init__(self, epoch: _Optional[int] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., start_ranks: _Optional[_Union[StartRanks, _Mapping]] = ..., stop_ranks: _Optional[_Union[StopRanks, _Mapping]] = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., rank_rejected: _Optional[_Union[RankRejected, _Mapping]] = ..., plan_made: _Optional[_Union[PlanMade, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., retire_plan: _Optional[_Union[RetirePlan, _Mapping]] = ..., joined_ranks: _Optional[_Union[JoinedRanks, _Mapping]] = ..., all_joined: _Optional[_Union[AllJoined, _Mapping]] = ..., join_done: _Optional[_Union[JoinDone, _Mapping]] = ..., set_added: _Optional[_Union[SetAdded, _Mapping]] = ..., set_removed: _Optional[_Union[SetRemoved, _Mapping]] = ..., end_epoch: _Optional[_Union[EndEpoch, _Mapping]] = ..., warn: _Optional[_Union[Warn, _Mapping]] = ..., job_finished: _Optional[_Union[JobFinished, _Mapping]] = ..., measure_round_trips: _Optional[_Union[MeasureRoundTrips, _Mapping]] = ...) -> None: ...
 
 class Registered(_message.Message):
     __slots__ = ("incarnation",)
@@ -371,6 +389,12 @@ class EpochStart(_message.Message):
     key: bytes
     def __init__(self, places: _Optional[_Iterable[_Union[RankPlace, _Mapping]]] = ..., process_sets: _Optional[_Iterable[_Union[_worker_pb2.ProcessSet, _Mapping]]] = ..., ring: _Optional[_Iterable[_Union[Host, _Mapping]]] = ..., key: _Optional[bytes] = ...) -> None: ...
 
+class MeasureRoundTrips(_message.Message):
+    __slots__ = ("peers",)
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    peers: _containers.RepeatedCompositeFieldContainer[Host]
+    def __init__(self, peers: _Optional[_Iterable[_Union[Host, _Mapping]]] = ...) -> None: ...
+
 class RankRejected(_message.Message):
     __slots__ = ("rank", "reason", "retry")
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -390,16 +414,14 @@ class RankRequest(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., request: _Optional[int] = ...) -> None: ...
 
 class PlanMade(_message.Message):
-    __slots__ = ("plan", "signature", "members", "requests")
+    __slots__ = ("plan", "signature", "requests")
     PLAN_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
-    MEMBERS_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     plan: int
     signature: _worker_pb2.Signature
-    members: _containers.RepeatedScalarFieldContainer[int]
     requests: _containers.RepeatedCompositeFieldContainer[RankRequest]
-    def __init__(self, plan: _Optional[int] = ..., signature: _Optional[_Union[_worker_pb2.Signature, _Mapping]] = ..., members: _Optional[_Iterable[int]] = ..., requests: _Optional[_Iterable[_Union[RankRequest, _Mapping]]] = ...) -> None: ...
+    def __init__(self, plan: _Optional[int] = ..., signature: _Optional[_Union[_worker_pb2.Signature, _Mapping]] = ..., requests: _Optional[_Iterable[_Union[RankRequest, _Mapping]]] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("requests", "error")
@@ -424,10 +446,12 @@ class RetirePlan(_message.Message):
     def __init__(self, plan: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class JoinedRanks(_message.Message):
-    __slots__ = ("ranks",)
+    __slots__ = ("ranks", "anybody")
     RANKS_FIELD_NUMBER: _ClassVar[int]
+    ANYBODY_FIELD_NUMBER: _ClassVar[int]
     ranks: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, ranks: _Optional[_Iterable[int]] = ...) -> None: ...
+    anybody: bool
+    def __init__(self, ranks: _Optional[_Iterable[int]] = ..., anybody: bool = ...) -> None: ...
 
 class AllJoined(_message.Message):
     __slots__ = ()
@@ -494,20 +518,26 @@ class AgentFrame(_message.Message):
     def __init__(self, seq: _Optional[int] = ..., ack: _Optional[int] = ..., hello: _Optional[_Union[SessionHello, _Mapping]] = ..., report: _Optional[_Union[AgentReport, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
 
 class CoordinatorFrame(_message.Message):
-    __slots__ = ("seq", "ack", "welcome", "order", "heartbeat", "refused")
+    __slots__ = ("seq", "ack", "welcome", "orders", "heartbeat", "refused")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     ACK_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
-    ORDER_FIELD_NUMBER: _ClassVar[int]
+    ORDERS_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     seq: int
     ack: int
     welcome: SessionWelcome
-    order: Order
+    orders: Orders
     heartbeat: Heartbeat
     refused: SessionRefused
-    def __init__(self, seq: _Optional[int] = ..., ack: _Optional[int] = ..., welcome: _Optional[_Union[SessionWelcome, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., refused: _Optional[_Union[SessionRefused, _Mapping]] = ...) -> None: ...
+    def __init__(self, seq: _Optional[int] = ..., ack: _Optional[int] = ..., welcome: _Optional[_Union[SessionWelcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., refused: _Optional[_Union[SessionRefused, _Mapping]] = ...) -> None: ...
+
+class Orders(_message.Message):
+    __slots__ = ("items",)
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    items: _containers.RepeatedCompositeFieldContainer[Order]
+    def __init__(self, items: _Optional[_Iterable[_Union[Order, _Mapping]]] = ...) -> None: ...
 
 class SessionHello(_message.Message):
     __slots__ = ("protocol", "version", "register", "instance", "incarnation", "received")
@@ -638,20 +668,22 @@ class JobSubmit(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., size: _Optional[int] = ..., command: _Optional[_Iterable[bytes]] = ..., environment: _Optional[_Iterable[_Union[Variable, _Mapping]]] = ..., directory: _Optional[bytes] = ..., wait: bool = ..., limits: _Optional[_Union[JobLimits, _Mapping]] = ..., launcher: _Optional[str] = ...) -> None: ...
 
 class JobLimits(_message.Message):
-    __slots__ = ("stall_check_s", "stall_shutdown_s", "deadlock_grace_s", "cache_capacity", "start_warning_s", "start_timeout_s")
+    __slots__ = ("stall_check_s", "stall_shutdown_s", "deadlock_grace_s", "cache_capacity", "start_warning_s", "start_timeout_s", "deterministic")
     STALL_CHECK_S_FIELD_NUMBER: _ClassVar[int]
     STALL_SHUTDOWN_S_FIELD_NUMBER: _ClassVar[int]
     DEADLOCK_GRACE_S_FIELD_NUMBER: _ClassVar[int]
     CACHE_CAPACITY_FIELD_NUMBER: _ClassVar[int]
     START_WARNING_S_FIELD_NUMBER: _ClassVar[int]
     START_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    DETERMINISTIC_FIELD_NUMBER: _ClassVar[int]
     stall_check_s: float
     stall_shutdown_s: float
     deadlock_grace_s: float
     cache_capacity: int
     start_warning_s: float
     start_timeout_s: float
-    def __init__(self, stall_check_s: _Optional[float] = ..., stall_shutdown_s: _Optional[float] = ..., deadlock_grace_s: _Optional[float] = ..., cache_capacity: _Optional[int] = ..., start_warning_s: _Optional[float] = ..., start_timeout_s: _Optional[float] = ...) -> None: ...
+    deterministic: bool
+    def __init__(self, stall_check_s: _Optional[float] = ..., stall_shutdown_s: _Optional[float] = ..., deadlock_grace_s: _Optional[float] = ..., cache_capacity: _Optional[int] = ..., start_warning_s: _Optional[float] = ..., start_timeout_s: _Optional[float] = ..., deterministic: bool = ...) -> None: ...
 
 class JobCancel(_message.Message):
     __slots__ = ("code", "reason", "at_once")

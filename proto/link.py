@@ -46,6 +46,16 @@ class Link(Generic[T]):
         self._kept.append((frame, size))
         self.kept_bytes += size
 
+    def last_unsent(self, below_bytes: int) -> T | None:
+        """The last frame, as long as nobody has taken it and it is smaller than that."""
+        return self._kept[-1][0] if self.sent < self.pushed and self._kept[-1][1] < below_bytes else None
+
+    def grow_last(self, size: int) -> None:
+        """The last frame has become larger by that much."""
+        frame, before = self._kept[-1]
+        self._kept[-1] = frame, before + size
+        self.kept_bytes += size
+
     def take(self) -> tuple[int, T] | None:
         """The next frame for this connection with its number; None when all are on the way."""
         if self.sent == self.pushed:

@@ -20,6 +20,8 @@ __all__ = [
     "RUN",
     "SESSION",
     "Method",
+    "admission",
+    "admit",
     "handlers",
     "open_channel",
     "open_stream",
@@ -29,6 +31,7 @@ __all__ = [
 
 _SERVICE = "hvd.control.Coordinator"
 _TOKEN_KEY = "hvd-token"
+_ADMITTED_KEY = "hvd-admitted"
 _MOST_MESSAGE_BYTES = 64 << 20
 _MOST_STREAMS = 64  # of one connection; an agent and a launcher need one each
 _COMMON = (
@@ -75,8 +78,8 @@ def handlers(behaviours: Mapping[str, Behaviour]) -> grpc.GenericRpcHandler:
     )
 
 
-def _serialize(message: Message) -> bytes:
-    return message.SerializeToString()
+def _serialize(message: Message | bytes) -> bytes:
+    return message if isinstance(message, bytes) else message.SerializeToString()
 
 
 def server_options() -> list[tuple[str, int]]:
@@ -111,6 +114,23 @@ def open_stream(channel: grpc.aio.Channel, method: Method, security: Security) -
         response_deserializer=method.reply.FromString,
     )
     return call(metadata=((_TOKEN_KEY, security.secret),) if security.secret else ())
+
+
+async def admission(call: Any) -> None:
+    """Waits until the server lets the call in; raises its refusal, an AioRpcError.
+
+    A client must not write before: where a write meets the end of the call, the library forgets the server's reason.
+    """
+    if any(key == _ADMITTED_KEY for key, _ in await call.initial_metadata() or ()):
+        return
+    await call.read()
+    details = "What answers there is no hvd-coordinator."
+    raise grpc.aio.AioRpcError(grpc.StatusCode.UNIMPLEMENTED, grpc.aio.Metadata(), grpc.aio.Metadata(), details)
+
+
+async def admit(context: Any) -> None:
+    """The server's part of ``admission``."""
+    await context.send_initial_metadata(((_ADMITTED_KEY, "1"),))
 
 
 def shown_secret(context: Any) -> str:

@@ -195,6 +195,7 @@ def coordinator_config(environment: Mapping[str, str], start_timeout_s: int | No
         cache_capacity=int(number(environment, "HOROVOD_CACHE_CAPACITY", 16_384)),
         start_warning_s=given or 30.0,
         start_timeout_s=given,
+        deterministic=number(environment, "HOROVOD_DETERMINISTIC", 0) > 0,
     )
 
 

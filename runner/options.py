@@ -81,6 +81,11 @@ OPTIONS: tuple[Option, ...] = (
         metavar="DIR",
     ),
     _switch("--disable-cache", "accepted: no checks are cached"),
+    _switch(
+        "--deterministic",
+        "results repeat from run to run: the hosts pass data on in the order of their names",
+        variable="HOROVOD_DETERMINISTIC",
+    ),
     _number("--start-timeout", help="seconds in which all ranks must call init; 30 warns, given fails", metavar="S"),
     Option(("-H", "--hosts"), "where ranks run: localhost:<slots>", metavar="HOST:SLOTS", group="hosts"),
     Option(("-hostfile", "--hostfile"), "file with lines '<host> slots=<n>'", metavar="FILE", group="hosts"),

@@ -19,7 +19,7 @@ from horovod.coordinator.core import Config
 from horovod.proto import control_pb2
 from horovod.proto.codec import fill
 from horovod.proto.security import Address, Security
-from horovod.proto.services import RUN, open_channel, open_stream
+from horovod.proto.services import RUN, admission, open_channel, open_stream
 from horovod.runner.console import RemoteConsole
 from horovod.runner.job import heeded_signals
 from horovod.runner.report import JobResult
@@ -92,14 +92,17 @@ class RemoteJob:
     async def _talk(self) -> JobResult:
         async with open_channel(self._spec.coordinator, self._spec.security) as channel:
             call = open_stream(channel, RUN, self._spec.security)
-            writer = self._loop.create_task(self._write(call))
+            writer: asyncio.Task[None] | None = None
             try:
+                await admission(call)
+                writer = self._loop.create_task(self._write(call))
                 return await self._read(call)
             except grpc.aio.AioRpcError as error:
                 return self._broken(error)
             finally:
-                writer.cancel()
-                await asyncio.gather(writer, return_exceptions=True)
+                if writer is not None:
+                    writer.cancel()
+                    await asyncio.gather(writer, return_exceptions=True)
                 call.cancel()
 
     async def _write(self, call: Any) -> None:

@@ -7,11 +7,19 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from tests.leaks import holdings, wait_until_no_more_than
+
+
+def pytest_configure() -> None:
+    """Programs under test inherit what is ignored: a shell starts a run in the background with SIGINT ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _variables() -> dict[str, str]:

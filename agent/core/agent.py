@@ -285,7 +285,8 @@ class AgentCore:
             self.missed_epoch = number
             return [ev.BoardClose()]
         connections = {rank: session.connection for rank, session in live.items()}
-        self.epoch = Epoch(number, body.places, tuple(live), connections, body.ring, self.tally)
+        sets = {item.id: item.ranks for item in body.process_sets}
+        self.epoch = Epoch(number, body.places, tuple(live), connections, sets, body.ring, self.tally)
         for session in live.values():
             session.phase = Phase.READY
         return [ev.ToRank(connections[rank], self.epoch.welcome(rank, body.process_sets)) for rank in live]

@@ -16,12 +16,16 @@ from horovod.agent.core.tally import Tally
 
 @dataclass(slots=True)
 class Epoch:
-    """State and rules; ``sessions`` maps local ranks that have neither left nor died to their connections."""
+    """State and rules; ``sessions`` maps local ranks that have neither left nor died to their connections.
+
+    ``sets`` are the process sets as the coordinator's orders so far have them, by id.
+    """
 
     number: int
     places: tuple[v.RankPlace, ...]
     local: tuple[int, ...]
     sessions: dict[int, int]
+    sets: dict[int, tuple[int, ...]]
     ring: tuple[v.Host, ...] = ()
     tally: Tally = field(default_factory=Tally)
     plans: dict[int, LocalPlan] = field(default_factory=dict)
@@ -119,7 +123,7 @@ class Epoch:
         return self._join_order(body)
 
     def _plan_made(self, body: v.PlanMade) -> list[ev.Command]:
-        plan = local_plan(body, self.local)
+        plan = local_plan(body, self.sets[body.signature.process_set], self.local)
         self.plans[plan.id] = plan
         for item in body.requests:
             self.names.pop((item.rank, item.request), None)
@@ -214,6 +218,10 @@ class Epoch:
 
     def _set_changed(self, body: v.SetAdded | v.SetRemoved) -> list[ev.Command]:
         self.calls.answered(body.requests)
+        if isinstance(body, v.SetAdded):
+            self.sets[body.process_set.id] = body.process_set.ranks
+        else:
+            self.sets.pop(body.id, None)
         commands: list[ev.Command] = []
         for item in body.requests:
             if item.rank not in self.sessions:
@@ -231,7 +239,7 @@ class Epoch:
     def _join_order(self, body: object) -> list[ev.Command]:
         if isinstance(body, v.JoinedRanks):
             self.joined = tuple(rank for rank in body.ranks if rank in self.local)
-            anybody = bool(body.ranks)
+            anybody = body.anybody
             freed = [command for plan in list(self.plans.values()) for command in self._maybe_remove(plan)]
             return [ev.WatchArrivals(anybody), *freed, *(self.sweep() if anybody else [])]
         if isinstance(body, v.AllJoined):

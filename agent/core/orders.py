@@ -65,11 +65,10 @@ class RankRejected:
 
 @dataclass(frozen=True, slots=True)
 class PlanMade:
-    """The members agree."""
+    """All ranks of the signature's process set agree."""
 
     plan: int
     signature: Signature
-    members: tuple[int, ...]
     requests: tuple[RankRequest, ...]
 
 
@@ -98,9 +97,10 @@ class RetirePlan:
 
 @dataclass(frozen=True, slots=True)
 class JoinedRanks:
-    """All ranks that have joined."""
+    """Ranks of this agent that have joined; ``anybody``: whether there are such ranks anywhere."""
 
     ranks: tuple[int, ...] = ()
+    anybody: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +154,13 @@ class JobFinished:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class MeasureRoundTrips:
+    """Say how far these are; the daemon's task, whatever the core is doing."""
+
+    peers: tuple[Host, ...]
+
+
 ORDER_BODIES: tuple[type, ...] = (
     Registered,
     StartRanks,
@@ -172,4 +179,5 @@ ORDER_BODIES: tuple[type, ...] = (
     EndEpoch,
     Warn,
     JobFinished,
+    MeasureRoundTrips,
 )

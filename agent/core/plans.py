@@ -36,13 +36,13 @@ class LocalPlan:
     removing: bool = False
 
 
-def local_plan(made: PlanMade, local: tuple[int, ...]) -> LocalPlan:
+def local_plan(made: PlanMade, members: tuple[int, ...], local: tuple[int, ...]) -> LocalPlan:
     """The part of a new plan that concerns these local ranks."""
     requests: dict[int, list[int]] = {}
     for item in made.requests:
         requests.setdefault(item.rank, []).append(item.request)
-    here = tuple(r for r in made.members if r in local)
-    return LocalPlan(made.plan, made.signature, made.members, here, requests)
+    here = tuple(r for r in members if r in local)
+    return LocalPlan(made.plan, made.signature, members, here, requests)
 
 
 def block(plan: LocalPlan, local: tuple[int, ...], host_of: Sequence[int]) -> PlanAdd:

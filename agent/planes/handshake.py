@@ -8,6 +8,8 @@ conversation can be played again.  All messages have fixed sizes: nothing is all
                                      <-    nonce, HMAC("listener", greeting, nonce)
     HMAC("connector", greeting, nonce)  ->
                                      <-    one byte: accepted
+
+Somebody may also ask how far it is: a probe has the size of a greeting, and its nonce comes back.
 """
 
 from __future__ import annotations
@@ -27,6 +29,9 @@ __all__ = [
     "Refused",
     "answer",
     "check",
+    "echo",
+    "is_probe",
+    "probe",
     "proof",
 ]
 
@@ -35,6 +40,7 @@ MAC_BYTES = 32
 ANSWER_BYTES = NONCE_BYTES + MAC_BYTES
 ACCEPTED = b"\x01"
 _MAGIC = b"HVDP"
+_PROBE_MAGIC = b"HVDR"
 _VERSION = 1
 _LAYOUT = struct.Struct(f"<4sBQHHH{NONCE_BYTES}s")
 GREETING_BYTES = _LAYOUT.size
@@ -69,6 +75,23 @@ class Greeting:
                 f"it speaks version {version} of the data plane, this agent version {_VERSION}: use the same hvd"
             )
         return cls(epoch, source, target, lane, nonce)
+
+
+def probe(nonce: bytes) -> bytes:
+    """A question for the round trip."""
+    return _LAYOUT.pack(_PROBE_MAGIC, _VERSION, 0, 0, 0, 0, nonce)
+
+
+def is_probe(data: bytes) -> bool:
+    """Whether ``GREETING_BYTES`` bytes are no greeting but a question."""
+    return data.startswith(_PROBE_MAGIC)
+
+
+def echo(data: bytes) -> bytes:
+    """What is answered to a probe; Refused when it is none."""
+    if not is_probe(data):
+        raise Refused("it does not go on as it began")
+    return data[-NONCE_BYTES:]
 
 
 def _mac(key: bytes, side: bytes, greeting: Greeting, nonce: bytes) -> bytes:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from horovod.agent.core.values import Host
 from horovod.agent.planes import handshake, sockets
 from horovod.agent.planes.handshake import Greeting, Refused
+from horovod.agent.planes.probe import answer_probes
 
 __all__ = ["Link", "LinkFailed", "Links"]
 
@@ -100,7 +101,12 @@ class Links:
 
     async def _receive_visit(self, sock: socket.socket) -> None:
         try:
-            await self._shake_hands(sock)
+            first = await asyncio.wait_for(sockets.receive(sock, handshake.GREETING_BYTES), _SPEAK_S)
+            if not handshake.is_probe(first):
+                await self._shake_hands(sock, first)
+                return
+            await answer_probes(sock, first, _SPEAK_S)
+            sock.close()
         except (Refused, OSError, asyncio.TimeoutError) as error:
             log.warning("A connection to the data plane was dropped: %s.", error or "it was silent for too long")
             sock.close()
@@ -108,8 +114,8 @@ class Links:
             sock.close()
             raise
 
-    async def _shake_hands(self, sock: socket.socket) -> None:
-        greeting = Greeting.unpack(await asyncio.wait_for(sockets.receive(sock, handshake.GREETING_BYTES), _SPEAK_S))
+    async def _shake_hands(self, sock: socket.socket, first: bytes) -> None:
+        greeting = Greeting.unpack(first)
         meeting = await asyncio.wait_for(self._meeting_of(greeting), _EARLY_S)
         if greeting.target != meeting.place or (greeting.source, greeting.lane) not in meeting.wanted:
             raise Refused(f"nobody expects lane {greeting.lane} from place {greeting.source}")

@@ -1,12 +1,13 @@
 """Decisions of the coordinator, without clock, network or files: events in, commands out."""
 
-from horovod.coordinator.core.commands import Command, JobEnded, Send
+from horovod.coordinator.core.commands import Cast, Command, JobEnded, Send
 from horovod.coordinator.core.config import Config
 from horovod.coordinator.core.coordinator import Coordinator
 from horovod.coordinator.core.events import AgentLost, Event, JobCancelled, JobSubmitted, Report, Tick
 
 __all__ = [
     "AgentLost",
+    "Cast",
     "Command",
     "Config",
     "Coordinator",

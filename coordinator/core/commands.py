@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from horovod.coordinator.core.values import Error, ProcessSet, RankPlace, RankRequest, Signature
 
@@ -65,11 +65,10 @@ class RankRejected:
 
 @dataclass(frozen=True, slots=True)
 class PlanMade:
-    """The members agree: these requests run on this plan."""
+    """All ranks of the signature's process set agree: these requests run on this plan."""
 
     plan: int
     signature: Signature
-    members: tuple[int, ...]
     requests: tuple[RankRequest, ...]
 
 
@@ -98,9 +97,10 @@ class RetirePlan:
 
 @dataclass(frozen=True, slots=True)
 class JoinedRanks:
-    """All ranks that have joined and are not released."""
+    """Ranks of the agent that have joined and are not released; ``anybody``: whether there are such ranks anywhere."""
 
     ranks: tuple[int, ...]
+    anybody: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +154,13 @@ class JobFinished:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class MeasureRoundTrips:
+    """Say how far these are, when you know it."""
+
+    peers: tuple[Host, ...]
+
+
 Body = (
     Registered
     | StartRanks
@@ -172,6 +179,7 @@ Body = (
     | EndEpoch
     | Warn
     | JobFinished
+    | MeasureRoundTrips
 )
 
 
@@ -199,7 +207,39 @@ class JobEnded:
     cause: int = 0
 
 
-Command = Send | JobEnded
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """One message to many agents.  ``answers``: each one's own requests, which stand in its copy of the body."""
+
+    agents: tuple[str, ...]
+    epoch: int
+    body: Body
+    answers: Mapping[str, tuple[RankRequest, ...]] | None = None
+    cause: int = 0
+
+    def sends(self) -> Iterator[Send]:
+        """What each agent gets."""
+        for agent in self.agents:
+            yield Send(agent, self.epoch, self.body_for(agent), self.cause)
+
+    def body_for(self, agent: str) -> Body:
+        """With the agent's own requests."""
+        if self.answers is None:
+            return self.body
+        assert isinstance(self.body, (PlanMade, Refusal, JoinDone, SetAdded, SetRemoved))
+        return replace(self.body, requests=self.answers.get(agent, ()))
+
+
+Command = Send | Cast | JobEnded
+
+
+def sends(commands: Iterable[Command]) -> Iterator[Send]:
+    """All messages to agents, one by one."""
+    for command in commands:
+        if isinstance(command, Send):
+            yield command
+        elif isinstance(command, Cast):
+            yield from command.sends()
 
 
 @dataclass(slots=True)
@@ -213,3 +253,20 @@ class Outbox:
     def send(self, agent: str, body: Body) -> None:
         """To one agent."""
         self.commands.append(Send(agent, self.epoch, body, self.cause))
+
+    def cast(
+        self, agents: tuple[str, ...], body: Body, answers: Mapping[str, tuple[RankRequest, ...]] | None = None
+    ) -> None:
+        """The same to all of these."""
+        if not agents:
+            return
+        self.commands.append(Cast(agents, self.epoch, body, answers, self.cause))
+
+
+def by_agent(requests: Mapping[int, int], agent_of: Mapping[int, str]) -> dict[str, tuple[RankRequest, ...]]:
+    """Requests (rank -> request) as the answers of a Cast, those of an agent by rank."""
+    found: dict[str, tuple[RankRequest, ...]] = {}
+    for rank, request in sorted(requests.items()):
+        agent = agent_of[rank]
+        found[agent] = (*found.get(agent, ()), RankRequest(rank, request))
+    return found

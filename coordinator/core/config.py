@@ -16,5 +16,6 @@ class Config:
     start_warning_s: float = 30.0
     start_timeout_s: float = 0.0
     grace_s: float = 5.0
+    deterministic: bool = False  # the ring by name, so that results repeat from run to run
     # How long a rank that left the epoch first may take to exit before the others' failure stops it.
     culprit_exit_s: float = 2.0

@@ -9,15 +9,17 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from horovod.coordinator.core import events as ev
 from horovod.coordinator.core.commands import (
+    Cast,
     Command,
     EpochStart,
     Host,
     JobEnded,
     JobFinished,
+    MeasureRoundTrips,
     Outbox,
     RankRejected,
     Registered,
@@ -27,10 +29,11 @@ from horovod.coordinator.core.commands import (
     Warn,
 )
 from horovod.coordinator.core.config import Config
+from horovod.coordinator.core.distances import Distances
 from horovod.coordinator.core.epoch import Epoch
 from horovod.coordinator.core.job import Failure, Job, RankCause, RankPhase, RankRecord, leave_text, place_ranks
 from horovod.coordinator.core.process_sets import SetCall, fault
-from horovod.coordinator.core.ring import Ring, order_ring
+from horovod.coordinator.core.ring import Ring, by_labels, order_ring
 from horovod.coordinator.core.tally import Tally
 from horovod.coordinator.core.values import Error, ErrorKind, ProcessSet
 
@@ -57,6 +60,7 @@ class Coordinator:
     epoch: Epoch | None = None
     epochs: int = 0
     ring: Ring | None = None
+    distances: Distances = field(default_factory=Distances)
     jobs: int = 0
     stale: int = 0
     handled: int = 0
@@ -69,14 +73,23 @@ class Coordinator:
         if isinstance(event, ev.Report):
             self._report(out, event, now)
         elif isinstance(event, ev.JobSubmitted):
-            self._submit(out, event)
+            self._submit(out, event, now)
         elif isinstance(event, ev.JobCancelled):
             self._cancel(out, event)
         elif isinstance(event, ev.AgentLost):
             self._agent_lost(out, event, now)
         else:
             self._tick(out, now)
-        return [c for c in out.commands if not isinstance(c, Send) or c.agent in self.agents]
+        return [command for command in map(self._for_those_here, out.commands) if command is not None]
+
+    def _for_those_here(self, command: Command) -> Command | None:
+        """Without agents that are lost."""
+        if isinstance(command, Send):
+            return command if command.agent in self.agents else None
+        if isinstance(command, Cast) and not self.agents.keys() >= set(command.agents):
+            left = tuple(agent for agent in command.agents if agent in self.agents)
+            return replace(command, agents=left) if left else None
+        return command
 
     # ---- reports -----------------------------------------------------------------------------------------------
 
@@ -84,7 +97,10 @@ class Coordinator:
         body = event.body
         if isinstance(body, ev.Register):
             self.agents[body.agent] = Agent(body.host, body.slots, body.labels, body.addresses)
+            self.distances.forget(body.agent)
             out.send(body.agent, Registered(self.incarnation))
+        elif isinstance(body, ev.RoundTrips):
+            self.distances.learn(event.agent, body.items, self.agents)
         elif isinstance(body, (ev.RankHello, ev.RankStarted, ev.RankExited, ev.RankLeft)):
             self._rank_report(out, body, now)
         elif self.epoch is None or event.epoch != self.epoch.number:
@@ -126,23 +142,20 @@ class Coordinator:
         elif isinstance(body, ev.SetRemoveRequested):
             epoch.set_call(out, body.rank, SetCall(body.request, remove=body.id), now)
         elif isinstance(body, ev.Observation):
-            epoch.plans.used(body.plans_used)
-            self.tally.reported(body.rounds, len(epoch.places))
-            epoch.stalls.observe(agent, body.rounds, body.ranks, body.blocked_on)
-            epoch.look_at_waits(out, now)
-            epoch.look_for_cycle(out, agent, now)
+            epoch.observe(agent, body)
         elif isinstance(body, ev.PeerLost):
             self._peer_lost(out, epoch, agent, body)
 
     def _peer_lost(self, out: Outbox, epoch: Epoch, agent: str, body: ev.PeerLost) -> None:
+        if epoch.has_failed:
+            return  # as hundreds of others may say of the same host
         hosts = {place.agent: place.host for place in epoch.places}
         text = (
             f"Host {hosts.get(body.agent, '?')} (agent {body.agent}) can't be reached any more from host "
             f"{hosts.get(agent, '?')} (agent {agent}): {body.text}."
         )
-        lost = next((place.rank for place in epoch.places if place.agent == body.agent), None)
-        if epoch.ended is None and self.job is not None and lost is not None:
-            self.job.blame(lost, text)
+        if epoch.ended is None and self.job is not None and body.agent in self.job.agents:
+            self.job.blame(self.job.agents[body.agent][0], text)
         epoch.end(out, Error(ErrorKind.LOST, text))
 
     # ---- init and shutdown -------------------------------------------------------------------------------------
@@ -160,7 +173,7 @@ class Coordinator:
         self._start_epoch(out, job)
 
     def _start_epoch(self, out: Outbox, job: Job) -> None:
-        if len(job.waiting()) < job.size or self.epoch is not None:
+        if job.phases[RankPhase.WAITING] < job.size or self.epoch is not None:
             return
         reason = _disagreement(job)
         if reason:
@@ -179,9 +192,10 @@ class Coordinator:
         out.epoch = epoch.number
         for record in job.ranks:
             record.move(RankCause.EPOCH_START)
-        self.ring = order_ring({name: self._in_ring(name) for name in epoch.agents})
-        for agent in epoch.agents:
-            out.send(agent, EpochStart(job.places, tuple(sets), self.ring.hosts, self._epoch_key(epoch.number)))
+        agents = {name: self._in_ring(name) for name in epoch.agents}
+        self.ring = order_ring(agents, self.distances, self.config.deterministic)
+        start = EpochStart(job.places, tuple(sets), self.ring.hosts, self._epoch_key(epoch.number))
+        out.cast(epoch.agents, start)
 
     def _in_ring(self, name: str) -> tuple[Host, Mapping[str, str]]:
         agent = self.agents[name]
@@ -217,9 +231,8 @@ class Coordinator:
             out.send(record.place.agent, RankRejected(record.place.rank, reason, retry))
 
     def _reject_unreachable(self, out: Outbox, job: Job) -> None:
-        gone = [record for record in job.ranks if record.phase is RankPhase.GONE]
-        if gone and job.waiting():
-            first = gone[0]
+        if job.phases[RankPhase.GONE] and job.phases[RankPhase.WAITING]:
+            first = next(record for record in job.ranks if record.phase is RankPhase.GONE)
             reason = (
                 f"hvd.init() can't complete: rank {first.place.rank} (host {first.place.host}, pid {first.pid}) has "
                 f"exited with code {first.code}. All {job.size} ranks must call it."
@@ -262,16 +275,14 @@ class Coordinator:
         self._order_stop(out, job, reason, self.config.grace_s)
 
     def _order_stop(self, out: Outbox, job: Job, reason: str, grace_s: float) -> None:
-        for agent in dict.fromkeys(place.agent for place in job.places):
-            out.send(agent, StopRanks(reason, grace_s))
+        out.cast(tuple(job.agents), StopRanks(reason, grace_s))
 
     def _finish(self, out: Outbox, job: Job) -> None:
         if not job.is_over:
             return
         code, text = job.result()
         self.tally.job_ended(code, job.cancelled is not None)
-        for agent in dict.fromkeys(place.agent for place in job.places):
-            out.send(agent, JobFinished(code, text))
+        out.cast(tuple(job.agents), JobFinished(code, text))
         first = job.failure
         if first is None or job.cancelled is not None:
             out.commands.append(JobEnded(code, text, cause=out.cause))
@@ -280,7 +291,7 @@ class Coordinator:
             out.commands.append(JobEnded(code, text, *details, cause=out.cause))
         self.job = self.epoch = None
 
-    def _submit(self, out: Outbox, event: ev.JobSubmitted) -> None:
+    def _submit(self, out: Outbox, event: ev.JobSubmitted, now: float) -> None:
         if self.job is not None:
             self.tally.job_ends["refused"] += 1
             text = f"A job of {self.job.size} ranks runs already: {' '.join(self.job.command)}. Wait for its end."
@@ -295,9 +306,17 @@ class Coordinator:
         self.config = event.limits or self.config
         records = [RankRecord(place) for place in placed]
         self.job = Job(event.size, event.command, event.environment, event.directory, records)
-        for name in dict.fromkeys(place.agent for place in placed):
-            mine = tuple(place for place in placed if place.agent == name)
+        for name, ranks in self.job.agents.items():
+            mine = tuple(placed[rank] for rank in ranks)
             out.send(name, StartRanks(event.command, event.environment, event.directory, event.size, mine, self.jobs))
+        if not self.config.deterministic:
+            self._measure(out, self.job, now)
+
+    def _measure(self, out: Outbox, job: Job, now: float) -> None:
+        """While the ranks start: the ring is made of what is known when the last one is there."""
+        labels = {name: self.agents[name].labels for name in job.agents if self.agents[name].addresses}
+        for name, others in self.distances.wanted(by_labels(labels), now).items():
+            out.send(name, MeasureRoundTrips(tuple(self._in_ring(other)[0] for other in others)))
 
     def _cancel(self, out: Outbox, event: ev.JobCancelled) -> None:
         if self.job is None:
@@ -311,10 +330,11 @@ class Coordinator:
     def _agent_lost(self, out: Outbox, event: ev.AgentLost, now: float) -> None:
         agent = self.agents.pop(event.agent, None)
         job = self.job
+        self.distances.forget(event.agent)
         self.tally.agents_lost += agent is not None
         if agent is None or job is None:
             return
-        lost = [record for record in job.ranks if record.place.agent == event.agent]
+        lost = [job.ranks[rank] for rank in job.agents.get(event.agent, ())]
         for record in lost:
             if self.job is not None and record.phase is not RankPhase.GONE:
                 reason = f"agent {event.agent} on host {agent.host} is lost: {event.reason}"
@@ -337,11 +357,9 @@ class Coordinator:
     def _look_at_start(self, out: Outbox, job: Job, now: float) -> None:
         assert job.first_hello_at is not None
         waited = now - job.first_hello_at
-        absent = ", ".join(f"rank {r.place.rank} on host {r.place.host} ({r.phase.value})" for r in job.absent())
-        text = f"{len(job.waiting())} of {job.size} ranks have called hvd.init(); missing for {waited:.0f} s: {absent}."
         limit = self.config.start_timeout_s
         if 0 < limit <= waited:
-            reason = f"{text} The start timeout of {limit:g} s is over."
+            reason = f"{job.start_text(waited)} The start timeout of {limit:g} s is over."
             first = job.absent()[0]
             if job.failure is None:
                 job.failure = Failure(first.place.rank, first.place.host, first.pid, 1, 0, reason)
@@ -349,10 +367,11 @@ class Coordinator:
             self._stop(out, job, reason)
         elif now - job.start_warned_at >= self.config.start_warning_s > 0:
             job.start_warned_at = now
-            out.send(job.places[0].agent, Warn(text))
+            out.send(job.places[0].agent, Warn(job.start_text(waited)))
 
     def check_invariants(self) -> None:
         """Raises AssertionError when the book is wrong."""
+        self.distances.check_invariants()
         if self.job is not None:
             self.job.check_invariants()
         if self.epoch is not None:

@@ -21,8 +21,10 @@ from horovod.coordinator.core.commands import (
     SetAdded,
     SetRemoved,
     Warn,
+    by_agent,
 )
 from horovod.coordinator.core.config import Config
+from horovod.coordinator.core.events import Observation
 from horovod.coordinator.core.negotiation import Negotiation, not_while_joined
 from horovod.coordinator.core.plans import Plans
 from horovod.coordinator.core.process_sets import ProcessSets, SetCall
@@ -78,12 +80,16 @@ class Epoch:
     config: Config
     incarnation: int
     tally: Tally = field(default_factory=Tally)
+    agents: tuple[str, ...] = field(init=False)  # every agent that has a rank in it
+    names: frozenset[str] = field(init=False)  # the same, to ask for one
+    agent_of: dict[int, str] = field(init=False)
     sets: ProcessSets = field(init=False)
     plans: Plans = field(init=False)
     negotiation: Negotiation = field(init=False)
     stalls: Stalls = field(init=False)
     left: set[int] = field(default_factory=set)
     joined: dict[int, int] = field(default_factory=dict)  # rank -> request, in the order of the calls
+    joined_on: dict[str, list[int]] = field(default_factory=dict)  # by agent, while zeros stand in for them
     quiet: set[str] = field(default_factory=set)
     zero_plans: set[int] = field(default_factory=set)
     zeros_stopped: bool = False
@@ -92,7 +98,9 @@ class Epoch:
     ended: Error | None = None
 
     def __post_init__(self) -> None:
-        agent_of = {place.rank: place.agent for place in self.places}
+        self.agent_of = agent_of = {place.rank: place.agent for place in self.places}
+        self.agents = tuple(dict.fromkeys(agent_of.values()))
+        self.names = frozenset(self.agents)
         hosts = {place.rank: place.host for place in self.places}
         self.sets = ProcessSets(len(self.places))
         self.plans = Plans(self.incarnation, self.config.cache_capacity, agent_of, self.tally)
@@ -100,22 +108,17 @@ class Epoch:
         self.stalls = Stalls(hosts, agent_of)
 
     @property
-    def agents(self) -> tuple[str, ...]:
-        """Every agent that has a rank in it."""
-        return tuple(dict.fromkeys(place.agent for place in self.places))
-
-    def agent_of(self, rank: int) -> str:
-        """The agent of a rank."""
-        return self.places[rank].agent
+    def has_failed(self) -> bool:
+        """Nothing can end it any more."""
+        return self.state is EpochState.FAILED
 
     def to_all(self, out: Outbox, body: EndEpoch | JoinedRanks | AllJoined) -> None:
         """The same message to every agent."""
-        for agent in self.agents:
-            out.send(agent, body)
+        out.cast(self.agents, body)
 
     def warn(self, out: Outbox, text: str) -> None:
         """Shown once, where rank 0 lives."""
-        out.send(self.agent_of(0), Warn(text))
+        out.send(self.agent_of[0], Warn(text))
 
     def end(self, out: Outbox, error: Error) -> None:
         """Ends the epoch.  Later requests get the first reason, but a loss after a shutdown is passed on too."""
@@ -138,7 +141,7 @@ class Epoch:
             self.negotiation.refuse(out, [item], reason)
         else:
             members = self.sets.sets[item.signature.process_set]
-            self.negotiation.announce(out, item, members, frozenset(self.joined), now)
+            self.negotiation.announce(out, item, members, self.joined.keys(), now)
 
     def _reason_against(self, item: Announcement) -> Error | None:
         if self.ended is not None:
@@ -147,12 +150,14 @@ class Epoch:
         members = self.sets.sets.get(signature.process_set)
         if members is None:
             return _invalid(signature.name, f"process set {signature.process_set} does not exist.")
-        if item.rank not in members:
+        if item.rank not in self.sets.lookup[signature.process_set]:
             return _invalid(signature.name, f"rank {item.rank} is not in process set {list(members)}.")
-        if signature.kind is Kind.BROADCAST and signature.root not in members:
+        if signature.kind is Kind.BROADCAST and signature.root not in self.sets.lookup[signature.process_set]:
             return _invalid(signature.name, f"root rank {signature.root} is not in process set {list(members)}.")
+        if not self.joined or signature.kind is Kind.ALLREDUCE:
+            return None
         joined = frozenset(self.joined).intersection(members)
-        if not joined or signature.kind is Kind.ALLREDUCE:
+        if not joined:
             return None
         # A refusal that all members hear in the same words goes first.
         return self.negotiation.owed(signature.key, item.rank) or not_while_joined(signature, joined)
@@ -163,24 +168,32 @@ class Epoch:
         """A rank has run out of data."""
         if self.ended is not None or rank in self.joined:
             error = self.ended or Error(ErrorKind.INVALID, f"Rank {rank} has joined already.")
-            out.send(self.agent_of(rank), Refusal((RankRequest(rank, request),), error))
+            out.send(self.agent_of[rank], Refusal((RankRequest(rank, request),), error))
             return
+        self._tell_of_join(out, rank)
         self.joined[rank] = request
-        joined = frozenset(self.joined)
-        self.to_all(out, JoinedRanks(tuple(sorted(joined))))
-        self.plans.hold_for_join(out, joined)
-        self.negotiation.joined_changed(out, joined, now)
-        if len(joined) == len(self.places):
+        self.plans.hold_for_join(out, rank, self.sets.lookup)
+        self.negotiation.joined_changed(out, self.joined.keys(), now)
+        if len(self.joined) == len(self.places):
             self.quiet, self.zeros_stopped = set(), False
             self.to_all(out, AllJoined())
 
+    def _tell_of_join(self, out: Outbox, rank: int) -> None:
+        """Agents know which of their own ranks have joined; others need hear only of the first one."""
+        agent = self.agent_of[rank]
+        mine = self.joined_on.setdefault(agent, [])
+        mine.append(rank)
+        if not self.joined:
+            out.cast(tuple(other for other in self.agents if other != agent), JoinedRanks(()))
+        out.send(agent, JoinedRanks(tuple(sorted(mine))))
+
     def join_quiet(self, out: Outbox, agent: str, plans: Iterable[int]) -> None:
         """Nothing is open on an agent; when none has anything open, join returns everywhere."""
-        if len(self.joined) < len(self.places) or self.ended is not None:
+        if len(self.joined) < len(self.places) or self.ended is not None or agent not in self.names:
             return
         self.quiet.add(agent)
         self.zero_plans.update(plans)
-        if self.quiet < set(self.agents):
+        if len(self.quiet) < len(self.agents):
             return
         if self.zeros_stopped:
             self._release(out)
@@ -191,7 +204,8 @@ class Epoch:
 
     def _stop_zeros(self, out: Outbox) -> None:
         """No more zeros, no more rounds in plans that had some; a rank may submit again when all agents know that."""
-        self.to_all(out, JoinedRanks(()))
+        self.joined_on.clear()
+        self.to_all(out, JoinedRanks((), anybody=False))
         self.plans.retire_now(out, self.zero_plans)
         self.zeros_stopped = True
         if len(self.agents) > 1:
@@ -202,9 +216,7 @@ class Epoch:
         self.plans.retire_now(out, self.zero_plans)  # with what was reported last
         self.zero_plans.clear()
         last = next(reversed(self.joined))
-        for name in self.agents:
-            mine = tuple(RankRequest(r, q) for r, q in sorted(self.joined.items()) if self.agent_of(r) == name)
-            out.send(name, JoinDone(last, mine))
+        out.cast(self.agents, JoinDone(last, ()), by_agent(self.joined, self.agent_of))
         self.joined.clear()
 
     # ---- process sets ------------------------------------------------------------------------------------------
@@ -212,7 +224,7 @@ class Epoch:
     def set_call(self, out: Outbox, rank: int, call: SetCall, now: float) -> None:
         """A rank adds or removes a process set; done when all ranks have made the same call."""
         if self.ended is not None:
-            out.send(self.agent_of(rank), Refusal((RankRequest(rank, call.request),), self.ended))
+            out.send(self.agent_of[rank], Refusal((RankRequest(rank, call.request),), self.ended))
             return
         calls = self.sets.call(rank, call, now)
         if calls is None:
@@ -252,22 +264,38 @@ class Epoch:
             self._answer(out, self.removing.pop(set_id), set_id)
 
     def _answer(self, out: Outbox, calls: dict[int, SetCall], result: ProcessSet | Error | int) -> None:
-        for agent in self.agents:
-            mine = tuple(RankRequest(r, c.request) for r, c in sorted(calls.items()) if self.agent_of(r) == agent)
-            if isinstance(result, Error):
-                out.send(agent, Refusal(mine, result))
-            elif isinstance(result, ProcessSet):
-                out.send(agent, SetAdded(result, mine))
-            else:
-                out.send(agent, SetRemoved(result, mine))
+        answers = by_agent({rank: call.request for rank, call in calls.items()}, self.agent_of)
+        body: Refusal | SetAdded | SetRemoved
+        if isinstance(result, Error):
+            body = Refusal((), result)
+        elif isinstance(result, ProcessSet):
+            body = SetAdded(result, ())
+        else:
+            body = SetRemoved(result, ())
+        out.cast(self.agents, body, answers)
 
     # ---- waits -------------------------------------------------------------------------------------------------
 
+    def observe(self, agent: str, seen: Observation) -> None:
+        """What waits on an agent; looked at with the next tick, as a thousand agents may say the same at once."""
+        self.plans.used(seen.plans_used)
+        self.tally.reported(seen.rounds, len(self.places))
+        self.stalls.observe(agent, seen.rounds, seen.ranks, seen.blocked_on)
+
     def look_at_waits(self, out: Outbox, now: float) -> None:
-        """After an observation or a tick: warn, report cycles, give up at the limits."""
+        """With every tick: warn, give up at the limits, report cycles.  Costs little while nothing waits for long."""
         if self.ended is not None:
             return
-        waits = self.waits(now)
+        limits = [limit for limit in (self.config.stall_check_s, self.config.stall_shutdown_s) if limit > 0]
+        is_late = bool(limits) and max(self.wait_ages(now), default=0.0) >= min(limits)
+        if not is_late:
+            self.stalls.warned.clear()
+        if is_late or self.stalls.is_search_due:
+            waits = self.waits(now)
+            self._look_at_limits(out, waits, now)
+            self._look_for_cycle(out, waits, now)
+
+    def _look_at_limits(self, out: Outbox, waits: list[Wait], now: float) -> None:
         if self.config.stall_check_s > 0:
             for text in self.stalls.due(waits, self.config.stall_check_s, now):
                 self.tally.stall_warnings += 1
@@ -288,11 +316,10 @@ class Epoch:
     def _book(self) -> Book:
         return Book(self.plans, self.negotiation, self.sets, self.joined)
 
-    def look_for_cycle(self, out: Outbox, agent: str, now: float) -> None:
-        """After an observation of an agent: ranks that wait for each other."""
-        if self.ended is not None:
+    def _look_for_cycle(self, out: Outbox, waits: list[Wait], now: float) -> None:
+        if self.ended is not None or not self.stalls.is_search_due:
             return
-        cycle = self.stalls.find_cycle(self.waits(now), self._book(), agent, now)
+        cycle = self.stalls.find_cycle(waits, self._book(), now)
         if cycle is None:
             return
         if cycle.reported_at is None:
@@ -310,7 +337,8 @@ class Epoch:
         self.plans.check_invariants()
         self.negotiation.check_invariants()
         assert self.left <= {place.rank for place in self.places}
-        assert self.quiet <= set(self.agents)
+        assert self.quiet <= self.names
+        assert sorted(rank for ranks in self.joined_on.values() for rank in ranks) in ([], sorted(self.joined))
         assert (self.ended is None) == (self.state is EpochState.OPEN)
         assert not set(self.removing) & set(self.sets.sets)
 

@@ -13,6 +13,7 @@ from horovod.coordinator.core.values import (
     ProcessSet,
     RankCount,
     RankState,
+    RoundTrip,
 )
 
 
@@ -141,6 +142,13 @@ class PeerLost:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class RoundTrips:
+    """What MeasureRoundTrips has found; who could not be reached is missing."""
+
+    items: tuple[RoundTrip, ...]
+
+
 Body = (
     Register
     | RankHello
@@ -156,6 +164,7 @@ Body = (
     | RankExited
     | Observation
     | PeerLost
+    | RoundTrips
 )
 BODIES: tuple[type, ...] = (
     Register,
@@ -172,6 +181,7 @@ BODIES: tuple[type, ...] = (
     RankExited,
     Observation,
     PeerLost,
+    RoundTrips,
 )
 
 

@@ -7,8 +7,9 @@ got an error from that, may be gone before it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from horovod.coordinator.core.events import RankExited, RankHello
@@ -78,12 +79,17 @@ class RankRecord:
     generation: int = 0
     hello: RankHello | None = None
     code: int = 0
+    phases: Counter[RankPhase] = field(default_factory=Counter, repr=False)  # of all ranks of the job
 
     def move(self, cause: RankCause) -> bool:
         """Follows the table; False, and nothing changes, when the table has no such step."""
         after = TRANSITIONS[self.phase].get(cause)
-        self.phase = after or self.phase
-        return after is not None
+        if after is None:
+            return False
+        self.phases[self.phase] -= 1
+        self.phases[after] += 1
+        self.phase = after
+        return True
 
 
 @dataclass(slots=True)
@@ -106,16 +112,22 @@ class Job:
     stop_at: float | None = None
     first_hello_at: float | None = None
     start_warned_at: float = 0.0
+    places: tuple[RankPlace, ...] = field(init=False)  # by rank
+    agents: dict[str, list[int]] = field(init=False)  # its ranks by agent
+    phases: Counter[RankPhase] = field(init=False)  # how many ranks are in each
 
-    @property
-    def places(self) -> tuple[RankPlace, ...]:
-        """By rank."""
-        return tuple(record.place for record in self.ranks)
+    def __post_init__(self) -> None:
+        self.places = tuple(record.place for record in self.ranks)
+        self.phases = Counter(record.phase for record in self.ranks)
+        self.agents = {}
+        for record in self.ranks:
+            record.phases = self.phases
+            self.agents.setdefault(record.place.agent, []).append(record.place.rank)
 
     @property
     def is_over(self) -> bool:
         """Every rank is gone."""
-        return all(record.phase is RankPhase.GONE for record in self.ranks)
+        return self.phases[RankPhase.GONE] == self.size
 
     def waiting(self) -> list[RankRecord]:
         """Ranks inside init."""
@@ -124,6 +136,12 @@ class Job:
     def absent(self) -> list[RankRecord]:
         """Ranks that others inside init wait for."""
         return [record for record in self.ranks if record.phase is not RankPhase.WAITING]
+
+    def start_text(self, waited_s: float) -> str:
+        """Who is missing while others wait inside init."""
+        absent = ", ".join(f"rank {r.place.rank} on host {r.place.host} ({r.phase.value})" for r in self.absent())
+        called = self.phases[RankPhase.WAITING]
+        return f"{called} of {self.size} ranks have called hvd.init(); missing for {waited_s:.0f} s: {absent}."
 
     def blame(self, rank: int, text: str) -> None:
         """The host of this rank can't be reached, which is no failure yet: ranks may survive it."""
@@ -154,6 +172,7 @@ class Job:
         assert [record.place.rank for record in self.ranks] == list(range(self.size))
         for record in self.ranks:
             assert (record.hello is not None) or record.phase not in (RankPhase.WAITING, RankPhase.READY)
+        assert +self.phases == Counter(record.phase for record in self.ranks)
 
 
 def exit_text(record: RankRecord, event: RankExited, owed: bool) -> str:
@@ -205,8 +224,10 @@ def place_ranks(size: int, slots: Mapping[str, tuple[str, int]]) -> list[RankPla
 
 def _number(chosen: list[tuple[str, str, int]]) -> list[RankPlace]:
     places: list[RankPlace] = []
-    for index, (agent, host, count) in enumerate(chosen):
+    sharing = Counter(local for _, _, count in chosen for local in range(count))  # agents with such a local rank
+    before: Counter[int] = Counter()
+    for agent, host, count in chosen:
         for local in range(count):
-            sharing = [i for i, (_, _, other) in enumerate(chosen) if other > local]
-            places.append(RankPlace(len(places), agent, host, local, count, sharing.index(index), len(sharing)))
+            places.append(RankPlace(len(places), agent, host, local, count, before[local], sharing[local]))
+            before[local] += 1
     return places

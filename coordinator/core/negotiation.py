@@ -8,7 +8,7 @@ told may use the name again at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from horovod.coordinator.core.commands import Outbox, Refusal
@@ -31,9 +31,15 @@ class Entry:
         """The signature that the others are compared with."""
         return next(iter(self.announced.values())).signature
 
-    def missing(self, joined: frozenset[int]) -> tuple[int, ...]:
+    def missing(self, joined: Set[int]) -> tuple[int, ...]:
         """Members that have neither announced nor joined."""
         return tuple(r for r in self.members if r not in self.announced and r not in joined)
+
+    def is_complete(self, joined: Set[int]) -> bool:
+        """Whether nobody is missing; looks at all members only when that may be so."""
+        if len(self.announced) + len(joined) < len(self.members):
+            return False
+        return len(self.announced) == len(self.members) or not self.missing(joined)
 
 
 @dataclass(slots=True)
@@ -55,9 +61,7 @@ class Negotiation:
     entries: dict[tuple[int, str], Entry] = field(default_factory=dict)
     tombstones: dict[tuple[int, str], list[Tombstone]] = field(default_factory=dict)
 
-    def announce(
-        self, out: Outbox, item: Announcement, members: tuple[int, ...], joined: frozenset[int], now: float
-    ) -> None:
+    def announce(self, out: Outbox, item: Announcement, members: tuple[int, ...], joined: Set[int], now: float) -> None:
         """A valid announcement of a member."""
         if item.contested_plan:
             self.plans.contest(out, item.contested_plan, item.contested_round)
@@ -66,7 +70,9 @@ class Negotiation:
         if owed is not None:
             self.refuse(out, [item], owed)
             return
-        entry = self.entries.setdefault(key, Entry(members, now))
+        entry = self.entries.get(key)
+        if entry is None:
+            entry = self.entries[key] = Entry(members, now)
         if item.rank in entry.announced:
             twice = f"Rank {item.rank} has announced {item.signature.name!r} twice."
             self.refuse(out, [item], Error(ErrorKind.INVALID, twice))
@@ -75,7 +81,9 @@ class Negotiation:
         if item.no_room_bytes:
             self._refuse_all(out, key, _no_room(item, self.hosts), joined)
             return
-        found = difference(item.signature, entry.first)
+        first = entry.first
+        same = item.signature is first or item.signature == first
+        found = None if same else difference(item.signature, first)
         if found is not None:
             what, mine, others = found
             holders = {others: [rank for rank in entry.announced if rank != item.rank], mine: [item.rank]}
@@ -84,11 +92,11 @@ class Negotiation:
         else:
             self._complete(out, key, entry, joined, now)
 
-    def joined_changed(self, out: Outbox, joined: frozenset[int], now: float) -> None:
+    def joined_changed(self, out: Outbox, joined: Set[int], now: float) -> None:
         """Somebody joined: names may be complete now, and other collectives can't be any more."""
         self._forgive(joined)
         for key, entry in list(self.entries.items()):
-            if not joined.intersection(entry.members):
+            if joined.isdisjoint(entry.members):
                 continue
             if entry.first.kind is Kind.ALLREDUCE:
                 self._complete(out, key, entry, joined, now)
@@ -112,13 +120,13 @@ class Negotiation:
         for agent, requests in by_agent.items():
             out.send(agent, Refusal(tuple(requests), error))
 
-    def _complete(self, out: Outbox, key: tuple[int, str], entry: Entry, joined: frozenset[int], now: float) -> None:
-        if not entry.missing(joined):
+    def _complete(self, out: Outbox, key: tuple[int, str], entry: Entry, joined: Set[int], now: float) -> None:
+        if entry.is_complete(joined):
             del self.entries[key]
             requests = {rank: item.request for rank, item in entry.announced.items()}
             self.plans.make(out, entry.first, entry.members, requests, now)
 
-    def _refuse_all(self, out: Outbox, key: tuple[int, str], error: Error, joined: frozenset[int]) -> None:
+    def _refuse_all(self, out: Outbox, key: tuple[int, str], error: Error, joined: Set[int]) -> None:
         self.tally.mismatches += 1
         entry = self.entries.pop(key)
         self.refuse(out, list(entry.announced.values()), error)
@@ -135,11 +143,11 @@ class Negotiation:
                 return tombstone.error
         return None
 
-    def _forgive(self, joined: frozenset[int]) -> None:
+    def _forgive(self, joined: Set[int]) -> None:
         # A rank that joins has no call left that could be meant by an old refusal.
         for key, tombstones in list(self.tombstones.items()):
             for tombstone in tombstones:
-                tombstone.owed -= joined
+                tombstone.owed.difference_update(joined)
             self._sweep(key)
 
     def _sweep(self, key: tuple[int, str]) -> None:
@@ -169,7 +177,7 @@ def _no_room(item: Announcement, hosts: Mapping[int, str]) -> Error:
     )
 
 
-def not_while_joined(signature: Signature, joined: frozenset[int]) -> Error:
+def not_while_joined(signature: Signature, joined: Set[int]) -> Error:
     """Collectives other than allreduce need everybody's data."""
     ranks = ", ".join(map(str, sorted(joined)))
     return Error(

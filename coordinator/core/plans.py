@@ -9,14 +9,14 @@ coordinator either: they carry its incarnation.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
 
-from horovod.coordinator.core.commands import Hold, Outbox, PlanMade, RetirePlan
+from horovod.coordinator.core.commands import Hold, Outbox, PlanMade, RetirePlan, by_agent
 from horovod.coordinator.core.tally import Tally
-from horovod.coordinator.core.values import Kind, RankCount, RankRequest, Signature
+from horovod.coordinator.core.values import Kind, RankCount, Signature
 
 INCARNATION_SHIFT = 40
 INCARNATION_MASK = (1 << 24) - 1  # ids have 64 bits; incarnations are seconds of the clock where there are several
@@ -94,6 +94,9 @@ class Plans:
     table: OrderedDict[int, Plan] = field(default_factory=OrderedDict)
     made: int = 0
     live: int = 0
+    agents_of: dict[int, tuple[tuple[int, ...], tuple[str, ...]]] = field(
+        default_factory=dict
+    )  # by set: members, agents
 
     def make(
         self, out: Outbox, signature: Signature, members: tuple[int, ...], requests: dict[int, int], now: float
@@ -102,15 +105,20 @@ class Plans:
         self.made += 1
         self.tally.plans_made += 1
         plan_id = ((self.incarnation & INCARNATION_MASK) << INCARNATION_SHIFT) | self.made
-        agents = tuple(dict.fromkeys(self.agent_of[rank] for rank in members))
+        agents = self._agents(signature.process_set, members)
         plan = Plan(plan_id, signature, members, agents, now)
         self.table[plan_id] = plan
         self.live += 1
-        for agent in agents:
-            mine = tuple(RankRequest(r, q) for r, q in sorted(requests.items()) if self.agent_of[r] == agent)
-            out.send(agent, PlanMade(plan_id, signature, members, mine))
+        out.cast(agents, PlanMade(plan_id, signature, ()), by_agent(requests, self.agent_of))
         self._evict(out, now)
         return plan
+
+    def _agents(self, set_id: int, members: tuple[int, ...]) -> tuple[str, ...]:
+        """All plans of a set share this: it is as long as the set."""
+        known = self.agents_of.get(set_id)
+        if known is None or known[0] is not members:
+            known = self.agents_of[set_id] = members, tuple(dict.fromkeys(self.agent_of[rank] for rank in members))
+        return known[1]
 
     def used(self, plan_ids: Iterable[int]) -> None:
         """These had rounds lately."""
@@ -130,11 +138,13 @@ class Plans:
         elif plan.state is PlanState.RETIRING and plan.final_limit() < plan.limit:
             self._retire(out, plan, PlanCause.LOWER_LIMIT)
 
-    def hold_for_join(self, out: Outbox, joined: frozenset[int]) -> None:
-        """Plans that a joined rank belongs to and can't take part in with zeros."""
+    def hold_for_join(self, out: Outbox, rank: int, sets: Mapping[int, Container[int]]) -> None:
+        """Plans that a rank belongs to and can't take part in with zeros, now that it has joined; ``sets`` by id."""
         for plan in list(self.table.values()):
-            if plan.signature.kind is not Kind.ALLREDUCE and joined.intersection(plan.members):
-                plan.joined |= joined.intersection(plan.members)
+            if plan.signature.kind is Kind.ALLREDUCE:
+                continue
+            if rank in sets.get(plan.signature.process_set, plan.members):
+                plan.joined |= {rank}
                 if plan.state is PlanState.LIVE:
                     self._hold(out, plan)
 
@@ -185,15 +195,13 @@ class Plans:
         plan.move(PlanCause.HOLD)
         plan.waiting = set(plan.agents)
         self.live -= 1
-        for agent in plan.agents:
-            out.send(agent, Hold(plan.id))
+        out.cast(plan.agents, Hold(plan.id))
 
     def _retire(self, out: Outbox, plan: Plan, cause: PlanCause) -> None:
         plan.move(cause)
         plan.limit = plan.final_limit()
         plan.waiting = set(plan.agents)
-        for agent in plan.agents:
-            out.send(agent, RetirePlan(plan.id, plan.limit))
+        out.cast(plan.agents, RetirePlan(plan.id, plan.limit))
 
     def _evict(self, out: Outbox, now: float) -> None:
         capacity = max(self.capacity, SMALLEST_CAPACITY)

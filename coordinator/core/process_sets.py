@@ -42,9 +42,13 @@ class ProcessSets:
     next_id: int = 1
     counts: dict[int, int] = field(default_factory=dict)
     calls: dict[int, Calls] = field(default_factory=dict)
+    lookup: dict[int, frozenset[int]] = field(default_factory=dict)  # the same as ``sets``, to ask for one rank
 
     def __post_init__(self) -> None:
-        self.sets[0] = tuple(range(self.size))
+        self._open(0, tuple(range(self.size)))
+
+    def _open(self, set_id: int, ranks: tuple[int, ...]) -> None:
+        self.sets[set_id], self.lookup[set_id] = ranks, frozenset(ranks)
 
     def add(self, ranks: tuple[int, ...]) -> ProcessSet | Error:
         """A new set, or why not."""
@@ -60,7 +64,7 @@ class ProcessSets:
             set_id = self.free.popleft()
         else:
             set_id, self.next_id = self.next_id, self.next_id + 1
-        self.sets[set_id] = wanted
+        self._open(set_id, wanted)
         return ProcessSet(set_id, wanted)
 
     def close(self, set_id: int) -> Error | None:
@@ -69,7 +73,7 @@ class ProcessSets:
             return Error(ErrorKind.INVALID, "The global process set can't be removed.")
         if set_id not in self.sets:
             return Error(ErrorKind.INVALID, f"There is no process set {set_id}.")
-        del self.sets[set_id]
+        del self.sets[set_id], self.lookup[set_id]
         return None
 
     def release(self, set_id: int) -> None:
@@ -90,13 +94,13 @@ class ProcessSets:
         """Ranks that have not made this call."""
         return tuple(rank for rank in self.sets[0] if rank not in calls.made)
 
-    def awaited(self, rank: int, request: int) -> tuple[int, ...]:
-        """Ranks that this call of a rank waits for."""
-        for calls in self.calls.values():
+    def number(self, rank: int, request: int) -> int | None:
+        """Which call of all ranks a rank has made with this request, None when it is over."""
+        for number, calls in self.calls.items():
             made = calls.made.get(rank)
             if made is not None and made.request == request:
-                return self.missing(calls)
-        return ()
+                return number
+        return None
 
     def check_invariants(self) -> None:
         """Raises AssertionError when the book is wrong."""
@@ -104,6 +108,7 @@ class ProcessSets:
         assert not set(self.free) & set(self.sets)
         assert len(set(self.free)) == len(self.free)
         assert len(set(self.sets.values())) == len(self.sets)
+        assert self.lookup == {set_id: frozenset(ranks) for set_id, ranks in self.sets.items()}
 
 
 def fault(ranks: tuple[int, ...], size: int) -> str:

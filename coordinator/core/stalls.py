@@ -44,25 +44,33 @@ class Book:
     sets: ProcessSets
     joined: Mapping[int, int]
 
-    def awaited(self, blocked: BlockedOn, waits: list[Wait]) -> tuple[int, ...]:
-        """The ranks without which this rank can't go on."""
+
+class _Awaited:
+    """The ranks without which another one can't go on.  Ranks that wait for the same share one tuple."""
+
+    def __init__(self, book: Book, waits: list[Wait]) -> None:
+        joined = book.joined
+        self._book = book
+        self._missing = {wait.key: tuple(r for r in wait.missing if r not in joined) for wait in waits}
+        self._calls = {wait.key: wait.missing for wait in waits}  # joined ranks must make them too
+        self._not_joined = tuple(rank for rank in book.sets.sets[0] if rank not in joined)
+        self._names: dict[str, list[tuple[int, str]]] = {}
+        for key in book.negotiation.entries:
+            self._names.setdefault(key[1], []).append(key)
+
+    def by(self, blocked: BlockedOn) -> tuple[int, ...]:
+        """What one rank waits for."""
+        rank, book = blocked.rank, self._book
+        if blocked.call and book.joined.get(rank) == blocked.call:
+            return self._not_joined
         if blocked.call:
-            return self._call_awaits(blocked.rank, blocked.call)
-        missing = self._operation_awaits(blocked, waits)
-        return tuple(rank for rank in missing if rank not in self.joined)
-
-    def _call_awaits(self, rank: int, request: int) -> tuple[int, ...]:
-        if self.joined.get(rank) == request:
-            return tuple(other for other in self.sets.sets[0] if other not in self.joined)
-        return self.sets.awaited(rank, request)
-
-    def _operation_awaits(self, blocked: BlockedOn, waits: list[Wait]) -> tuple[int, ...]:
+            number = book.sets.number(rank, blocked.call)
+            return self._calls.get(f"call {number}", ()) if number is not None else ()
         if blocked.plan:
-            key = f"{blocked.plan}/{blocked.round}"
-            return next((wait.missing for wait in waits if wait.key == key), ())
-        for (_, name), entry in self.negotiation.entries.items():
-            if name == blocked.name and blocked.rank in entry.announced:
-                return entry.missing(frozenset(self.joined))
+            return self._missing.get(f"{blocked.plan}/{blocked.round}", ())
+        for set_id, name in self._names.get(blocked.name, ()):
+            if rank in book.negotiation.entries[set_id, name].announced:
+                return self._missing.get(f"{set_id}:{name}", ())
         return ()
 
 
@@ -88,11 +96,13 @@ class Stalls:
     blocked_on: dict[int, BlockedOn] = field(default_factory=dict)
     warned: dict[str, float] = field(default_factory=dict)
     cycle: Cycle | None = None
+    fresh: set[str] = field(default_factory=set)  # agents that have observed since the last search for a cycle
 
     def observe(
         self, agent: str, rounds: tuple[OpenRound, ...], ranks: tuple[RankState, ...], blocked: tuple[BlockedOn, ...]
     ) -> None:
         """Replaces what the agent said before."""
+        self.fresh.add(agent)
         self.rounds[agent] = rounds
         self.ranks.update({state.rank: state for state in ranks})
         for state in ranks:
@@ -172,10 +182,17 @@ class Stalls:
             return f"is alive and waits for {what} since {state.blocked_s:.0f} s"
         return f"is alive and {idle}"
 
-    def find_cycle(self, waits: list[Wait], book: Book, agent: str, now: float) -> Cycle | None:
+    @property
+    def is_search_due(self) -> bool:
+        """Whether there are blocked ranks, and something new was heard of them since the last search for a cycle."""
+        return bool(self.fresh) and bool(self.blocked_on)
+
+    def find_cycle(self, waits: list[Wait], book: Book, now: float) -> Cycle | None:
         """Keeps the cycle of the last observations; returns it once all its agents have seen it twice."""
+        agents, self.fresh = self.fresh, set()
+        awaited = _Awaited(book, waits)
         blocked = {rank: item for rank, item in self.blocked_on.items() if self._is_blocked(rank)}
-        ranks = _cycle({rank: book.awaited(item, waits) for rank, item in blocked.items()})
+        ranks = _cycle({rank: awaited.by(item) for rank, item in blocked.items()})
         if not ranks:
             self.cycle = None
             return None
@@ -183,7 +200,7 @@ class Stalls:
         if self.cycle is None or self.cycle.snapshot != snapshot:
             self.cycle = Cycle(snapshot, {self.agent_of[rank] for rank in ranks}, self._cycle_text(ranks), now)
             return None
-        self.cycle.unsure.discard(agent)
+        self.cycle.unsure -= agents
         return None if self.cycle.unsure else self.cycle
 
     def _is_blocked(self, rank: int) -> bool:
@@ -223,26 +240,24 @@ def _call_waits(sets: ProcessSets, now: float) -> list[Wait]:
 
 
 def _cycle(edges: Mapping[int, tuple[int, ...]]) -> tuple[int, ...]:
-    """Ranks of one cycle of the wait-for graph, ascending; empty when there is none."""
+    """Ranks of one cycle of the wait-for graph, ascending; empty when there is none.
+
+    A tuple of edges that led to no cycle is not walked again for another rank: thousands may share it.
+    """
     done: set[int] = set()
+    explored: set[int] = set()
     for start in sorted(edges):
-        path: list[int] = []
-        found = _walk(start, edges, path, done)
-        if found:
-            return tuple(sorted(found))
+        path = {start: iter(edges[start])} if start not in done else {}
+        while path:
+            rank = next(reversed(path))
+            other = next(path[rank], None)
+            if other is None:
+                del path[rank]
+                done.add(rank)
+                explored.add(id(edges[rank]))
+            elif other in path:
+                ranks = list(path)
+                return tuple(sorted(ranks[ranks.index(other) :]))
+            elif other in edges and other not in done and id(edges[other]) not in explored:
+                path[other] = iter(edges[other])
     return ()
-
-
-def _walk(rank: int, edges: Mapping[int, tuple[int, ...]], path: list[int], done: set[int]) -> list[int]:
-    if rank in path:
-        return path[path.index(rank) :]
-    if rank in done or rank not in edges:
-        return []
-    path.append(rank)
-    for other in edges[rank]:
-        found = _walk(other, edges, path, done)
-        if found:
-            return found
-    path.pop()
-    done.add(rank)
-    return []

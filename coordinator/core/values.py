@@ -90,6 +90,14 @@ class RankRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundTrip:
+    """How long a word to an agent and its answer take."""
+
+    agent: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Announcement:
     """A signature without a plan; contested_plan is the live plan of that name with another signature.
 

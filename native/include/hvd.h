@@ -64,8 +64,9 @@ typedef enum { HVD_COOPERATIVE = 0, HVD_PULL = 1 } hvd_plan_kind;
  * Sums and products wrap in the dtype itself, before post: an average is right only if the sum fits.
  * Min and Max propagate NaN whatever the operand order.  Members are combined in order 0..n-1, so all outputs have the same
  * bits.
- * HVD_ADASUM (float dtypes): arXiv 2006.02924, distance-doubling pairs, dot products in fp64; n must be a power of
- * two; `count` must cover the whole tensor. */
+ * HVD_ADASUM (float dtypes): arXiv 2006.02924, distance-doubling pairs, dot products in fp64.  Where n is no power of
+ * two, input p + i is first combined into input i, p being the largest power of two below n.  `count` must cover the whole
+ * tensor. */
 HVD_API hvd_status hvd_reduce(hvd_dtype dtype, hvd_reduce_op op, double pre, double post, const void *const *in,
                               void *const *out, uint32_t n, uint64_t count);
 HVD_API uint32_t hvd_dtype_bytes(hvd_dtype dtype);

@@ -1,4 +1,5 @@
 // Adasum (arXiv 2006.02924): pairs by distance doubling, each made into a (1 - a.b / 2|a|^2) + b (1 - a.b / 2|b|^2).
+// Where n is no power of two, member p + i is first combined into member i, p being the largest power of two below n.
 // Vectors lie widened in the job's scratch memory.  A vector of zeros has coefficient 1, so that it changes nothing.
 #pragma once
 #include "reduce.h"
@@ -67,12 +68,15 @@ void write_all(const Job &job, const Acc<T> *from) {
 
 template <typename T>
 bool adasum(const Job &job) {
-  if (job.n & (job.n - 1)) return false;
+  uint32_t power = 1;
+  while (power <= job.n / 2) power *= 2;
   auto *vectors = static_cast<Acc<T> *>(job.scratch);
   for (uint32_t m = 0; m < job.n; ++m)
     widen_all<T>(vectors + m * job.count, static_cast<const T *>(job.in[m]), job.count, job.pre, job.pre != 1.0);
-  for (uint32_t distance = 1; distance < job.n; distance *= 2)
-    for (uint32_t m = 0; m < job.n; m += 2 * distance)
+  for (uint32_t m = power; m < job.n; ++m)
+    combine_pair(vectors + (m - power) * job.count, vectors + m * job.count, job.count);
+  for (uint32_t distance = 1; distance < power; distance *= 2)
+    for (uint32_t m = 0; m < power; m += 2 * distance)
       combine_pair(vectors + m * job.count, vectors + (m + distance) * job.count, job.count);
   write_all<T>(job, vectors);
   return true;

@@ -40,3 +40,22 @@ def test_an_unknown_peer_is_refused() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "unknown peer carrier-pigeon" in done.stderr
+
+
+@pytest.mark.timeout(120)
+def test_coordinator_with_a_few_agents(tmp_path: Path) -> None:
+    content = _run("coordinator", "--agents", "6", "--tensors", "40", "--idle-s", "0.1", path=tmp_path)
+    values = content["values"]
+    assert isinstance(values, dict)
+    assert min(values[name] for name in ("model_negotiated_s", "one_more_tensor_s", "loss_to_next_epoch_s")) > 0
+    targets = content["targets"]
+    assert isinstance(targets, list)
+    assert not [target for target in targets if target["is_met"] is None]
+
+
+def test_the_coordinators_decisions_alone(tmp_path: Path) -> None:
+    content = _run("coordinator", "--model", "--agents", "200", path=tmp_path)
+    model = content["model"]
+    assert isinstance(model, dict)
+    assert set(model["agents"]) == {"20", "200"}
+    assert model["growth"]["a tensor is negotiated"]["orders"] == 1

@@ -10,7 +10,7 @@ import horovod
 import pytest
 from horovod.common.missing import _Finder, watch_imports
 
-MODULES = ["tensorflow", "keras", "spark", "ray", "mxnet", "data", "runner.elastic"]
+MODULES = ["tensorflow", "keras", "spark", "ray", "mxnet", "runner.elastic"]
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -12,6 +12,7 @@
     left RANK [generation=1 reason=TEXT]  exit RANK CODE [signal= left=no lines=TEXT error=TEXT]
     observe AGENT [round=PLAN/ROUND/AGE/MISSING/HOLDERS] [rank=RANK/SUBMITS/BLOCKED/SECONDS/STATE]
                   [on=RANK/PLAN/ROUND/NAME[/CALL]] [used=PLAN]    may be repeated
+    trips AGENT OTHER:SECONDS...      an agent has measured the way to others
     lost AGENT REASON                 cancel CODE REASON
     wait SECONDS                      time passes, then a tick
 
@@ -35,6 +36,7 @@ from horovod.coordinator.core.values import (
     ProcessSet,
     RankCount,
     RankState,
+    RoundTrip,
     Signature,
 )
 
@@ -130,6 +132,11 @@ def _observe(words: list[str], options: Options) -> ev.Body:
     return ev.Observation(tuple(rounds), tuple(ranks), used, tuple(blocked))
 
 
+def _trips(words: list[str], options: Options) -> ev.Body:
+    pairs = (word.split(":") for word in words[1:])
+    return ev.RoundTrips(tuple(RoundTrip(agent, float(seconds)) for agent, seconds in pairs))
+
+
 def _held(words: list[str], options: Options) -> ev.Body:
     counts = [word.split(":") for word in words[2:]]
     return ev.Held(plan_id(words[1]), tuple(RankCount(int(rank), int(count)) for rank, count in counts))
@@ -161,6 +168,7 @@ BY_AGENT: dict[str, Callable[[list[str], Options], ev.Body]] = {
     "retired": lambda words, options: ev.PlanRetired(plan_id(words[1])),
     "quiet": lambda words, options: ev.JoinQuiet(tuple(plan_id(word) for word in words[1:])),
     "observe": _observe,
+    "trips": _trips,
 }
 OTHERS: dict[str, Callable[[list[str]], Event]] = {
     "job": lambda words: JobSubmitted(int(words[0]), tuple(words[1:]) or ("train",)),

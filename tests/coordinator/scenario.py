@@ -9,7 +9,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from horovod.coordinator.core import Command, Config, Coordinator, Event, Send
+from horovod.coordinator.core import Command, Config, Coordinator, Event, JobEnded, Send
 from horovod.coordinator.core.commands import Host
 from horovod.coordinator.core.mismatch import DTYPES, OPS
 from horovod.coordinator.core.values import Error, ProcessSet, RankPlace, RankRequest, Signature
@@ -51,17 +51,20 @@ class Player:
         commands = self.core.handle(happened, self.now)
         self.core.check_invariants()
         assert all(command.cause == self.core.handled for command in commands)
-        return [show(command) for command in commands] + ["(dropped as stale)"] * (self.core.stale - stale)
+        return [line for command in commands for line in show(command)] + ["(dropped as stale)"] * (
+            self.core.stale - stale
+        )
 
     def _agents(self) -> dict[int, str]:
         return {place.rank: place.agent for place in self.core.job.places} if self.core.job else {}
 
 
-def show(command: Command) -> str:
+def show(command: Command) -> list[str]:
     """``a: PlanMade plan=p1 ...`` or ``JobEnded code=0``."""
-    if isinstance(command, Send):
-        return f"{command.agent}: {_fields(command.body)}"
-    return _fields(command, skip="cause")
+    if isinstance(command, JobEnded):
+        return [_fields(command, skip="cause")]
+    sends = [command] if isinstance(command, Send) else command.sends()
+    return [f"{send.agent}: {_fields(send.body)}" for send in sends]
 
 
 def _fields(value: Any, skip: str = "") -> str:

@@ -141,13 +141,13 @@ def test_stalls_deadlocks_and_who_is_awaited() -> None:
     values = scene.play("wait 5", "observe a round=p1/0/5/1/")
     assert values["hvd_oldest_wait_seconds"] == 5
     assert values['hvd_rank_awaited_reports_total{rank="1"}'] == 1
-    values = scene.play("observe a round=p1/0/61/1/", "observe b round=p1/0/61/1/ round=p1/1/2/1,77/")
+    values = scene.play("observe a round=p1/0/61/1/", "observe b round=p1/0/61/1/ round=p1/1/2/1,77/", "wait 0")
     assert values['hvd_rank_awaited_reports_total{rank="1"}'] == 3
     assert 'hvd_rank_awaited_reports_total{rank="77"}' not in values
     assert values["hvd_stall_warnings_total"] == 1
     values = scene.play("announce 0 3 a", "announce 1 3 b")
     cycle = ("observe a rank=0/1/1/3/running on=0/0/0/a", "observe b rank=1/1/1/3/running on=1/0/0/b")
-    values = scene.play(*cycle, *cycle)
+    values = scene.play(*cycle, "wait 0", *cycle, "wait 0")
     assert values["hvd_deadlocks_total"] == 1
     values = scene.play("observe a", "observe b", "lost b power")
     assert (values["hvd_waits"], values["hvd_oldest_wait_seconds"]) == (0, 0)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from horovod.coordinator.core import Coordinator, JobSubmitted, Report, Send
+from horovod.coordinator.core import Coordinator, JobSubmitted, Report
 from horovod.coordinator.core import commands as cmd
 from horovod.coordinator.core import events as ev
 from horovod.coordinator.core.values import Announcement, ErrorKind, Kind, Signature
@@ -86,9 +86,8 @@ class Ranks:
         self.flying[rank, self.requests] = (name, n)
         signature = replace(VARIANTS[self.uses[name][rank][n]], name=name)
         body = ev.Announcements((Announcement(rank, self.requests, signature),))
-        for command in self.core.handle(Report("a0", 1, body), 0.0):
-            assert isinstance(command, Send)
-            self.take(command.body)
+        for send in cmd.sends(self.core.handle(Report("a0", 1, body), 0.0)):
+            self.take(send.body)
         self.core.check_invariants()
 
     def take(self, body: object) -> None:
@@ -122,7 +121,7 @@ def test_outcome_does_not_depend_on_the_order(program: tuple[int, Uses], rng: ra
 def announce(core: Coordinator, rank: int, signature: Signature, now: float = 0.0) -> list[object]:
     """Bodies of what is sent."""
     body = ev.Announcements((Announcement(rank, 1, signature),))
-    return [command.body for command in core.handle(Report("a0", 1, body), now) if isinstance(command, Send)]
+    return [send.body for send in cmd.sends(core.handle(Report("a0", 1, body), now))]
 
 
 def test_plan_ids_carry_the_incarnation() -> None:

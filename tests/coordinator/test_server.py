@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import grpc
 import pytest
 from horovod.coordinator import sessions
 from horovod.coordinator.core import Coordinator, JobCancelled, JobSubmitted
 from horovod.proto import control_pb2, worker_pb2
-from horovod.proto.security import Security
-from horovod.proto.services import OUTPUT, RUN, SESSION
+from horovod.proto.security import Address, Security
+from horovod.proto.services import OUTPUT, RUN, SESSION, admission, handlers, open_channel, open_stream
 
 from tests.coordinator.peers import run, serving
 
@@ -37,10 +39,10 @@ def test_a_session_goes_on_where_it_was() -> None:
             agent = await peers.agent()
             welcome = (await agent.read()).welcome
             assert (welcome.resumed, welcome.received, welcome.peer_timeout_s) == (False, 0, 10.0)
-            assert (await agent.read()).order.registered.incarnation == welcome.incarnation
+            assert (await agent.read()).orders.items[0].registered.incarnation == welcome.incarnation
             launcher = await peers.launcher()
             start = await agent.read()
-            assert (start.seq, start.order.start_ranks.job) == (2, 1)
+            assert (start.seq, start.orders.items[0].start_ranks.job) == (2, 1)
             await agent.send(report(1, 1, rank_started=control_pb2.RankStarted(rank=0, pid=7)))
             agent.stream.cancel()
             again = await peers.agent(incarnation=welcome.incarnation, received=1)
@@ -78,7 +80,7 @@ def test_an_agent_that_makes_no_sense_is_cut_off_and_told_why(frame: control_pb2
     async def story() -> str:
         async with serving() as peers:
             agent = await peers.agent()
-            await agent.read("order")
+            await agent.read("orders")
             await agent.send(frame)
             refused = (await agent.read("refused")).refused.text
             assert peers.service.core.agents == {}
@@ -107,7 +109,7 @@ def test_an_agent_that_takes_no_orders_is_cut_off(monkeypatch: pytest.MonkeyPatc
     async def story() -> str:
         async with serving() as peers:
             agent = await peers.agent()
-            await agent.read("order")
+            await agent.read("orders")
             launcher = await peers.launcher(command=[b"x" * 200_000])
             assert (await launcher.read("ended")).ended.code == 1
             return str((await agent.read("refused")).refused.text)
@@ -173,13 +175,41 @@ def test_every_call_wants_the_token(method: Any) -> None:
     assert right.startswith("INVALID_ARGUMENT")
 
 
+def test_a_client_that_waits_for_admission_always_hears_why_it_is_refused() -> None:
+    async def story() -> str:
+        async with serving(Security("open-sesame")) as peers:
+            await admission(peers.call(SESSION, Security("open-sesame")).stream)
+            with pytest.raises(grpc.aio.AioRpcError) as refusal:
+                await admission(peers.call(SESSION).stream)
+            return str(refusal.value.details())
+
+    assert "this one is missing" in run(story)
+
+
+def test_a_server_that_is_no_coordinator_is_told_from_one_that_refuses() -> None:
+    async def story() -> str:
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers((handlers({"Session": lambda context: asyncio.sleep(0)}),))
+        address = Address("127.0.0.1", server.add_insecure_port("127.0.0.1:0"))
+        await server.start()
+        try:
+            async with open_channel(address, Security()) as channel:
+                with pytest.raises(grpc.aio.AioRpcError) as refusal:
+                    await admission(open_stream(channel, SESSION, Security()))
+                return str(refusal.value.details())
+        finally:
+            await server.stop(None)
+
+    assert run(story) == "What answers there is no hvd-coordinator."
+
+
 # ---- jobs
 
 
 def test_a_launcher_of_another_version_and_jobs_that_are_none_are_refused() -> None:
     async def story() -> list[str]:
         async with serving() as peers:
-            await (await peers.agent()).read("order")
+            await (await peers.agent()).read("orders")
             launchers = [
                 await peers.launcher(protocol=2, version="9.9"),
                 await peers.launcher(size=0),
@@ -197,7 +227,7 @@ def test_a_launcher_of_another_version_and_jobs_that_are_none_are_refused() -> N
 def test_limits_of_a_job_are_its_own() -> None:
     async def story() -> None:
         async with serving() as peers:
-            await (await peers.agent()).read("order")
+            await (await peers.agent()).read("orders")
             limits = control_pb2.JobLimits(stall_check_s=3, cache_capacity=5)
             await (await peers.launcher(limits=limits)).read()
             config = peers.service.core.config
@@ -210,16 +240,16 @@ def test_what_is_cancelled_ends_with_the_launcher_s_code() -> None:
     async def story() -> tuple[int, list[float]]:
         async with serving() as peers:
             agent = await peers.agent()
-            await agent.read("order")
+            await agent.read("orders")
             launcher = await peers.launcher()
             await launcher.read()
             stops = []
             for at_once in (False, True):
                 cancel = control_pb2.JobCancel(code=130, reason="Ctrl-C", at_once=at_once)
                 await launcher.send(Job(cancel=cancel))
-                while not (frame := await agent.read("order")).order.HasField("stop_ranks"):
+                while not (frame := await agent.read("orders")).orders.items[-1].HasField("stop_ranks"):
                     continue
-                stops.append(frame.order.stop_ranks.grace_s)
+                stops.append(frame.orders.items[0].stop_ranks.grace_s)
             for frame in (exited(1, 0, 143), exited(2, 1, 137)):
                 await agent.send(frame)
             output = await peers.output(1)
@@ -250,7 +280,7 @@ def test_output_of_a_broken_connection_comes_once() -> None:
     async def story() -> list[bytes]:
         async with serving() as peers:
             agent = await peers.agent()
-            await agent.read("order")
+            await agent.read("orders")
             launcher = await peers.launcher()
             await launcher.read()
             first = await peers.output(1)
@@ -279,7 +309,7 @@ def test_output_of_a_broken_connection_comes_once() -> None:
 def test_output_that_nobody_asked_for_is_not_wanted() -> None:
     async def story() -> list[bool]:
         async with serving() as peers:
-            await (await peers.agent()).read("order")
+            await (await peers.agent()).read("orders")
             strangers = [await peers.output(1)]
             await (await peers.launcher()).read()
             strangers += [await peers.output(2), await peers.output(1, "b"), await peers.output(1, instance="other")]
@@ -291,7 +321,7 @@ def test_output_that_nobody_asked_for_is_not_wanted() -> None:
 def test_agents_hear_of_streams_that_nobody_reads() -> None:
     async def story() -> list[int]:
         async with serving() as peers:
-            await (await peers.agent()).read("order")
+            await (await peers.agent()).read("orders")
             launcher = await peers.launcher()
             await launcher.read()
             output = await peers.output(1)
@@ -308,7 +338,7 @@ def test_the_end_of_a_job_does_not_wait_for_output_that_can_not_come(monkeypatch
     async def story() -> list[str]:
         async with serving() as peers:
             agent = await peers.agent()
-            await agent.read("order")
+            await agent.read("orders")
             launcher = await peers.launcher()
             updates = [await launcher.read()]
             for frame in (exited(1, 0), exited(2, 1)):
@@ -327,3 +357,38 @@ def test_jobs_of_the_core_go_through_the_service() -> None:
             return str(peers.service.submit(JobSubmitted(1, ("x",))))
 
     assert "1 ranks were asked for, there are 0 slots" in run(story)
+
+
+# ---- large models
+
+
+def test_a_model_of_8192_tensors_is_negotiated_in_one_frame() -> None:
+    """The frame is larger than the 4 MB that gRPC allows by itself; the answers come in frames of a bounded size."""
+    count, long = 8192, "layer." * 100
+
+    async def story() -> tuple[int, list[int]]:
+        async with serving() as peers:
+            agent = await peers.agent(slots=1)
+            await agent.read("orders")
+            launcher = await peers.launcher(size=1)
+            await agent.read("orders")
+            await agent.send(report(1, 2, rank_hello=control_pb2.RankHello(rank=0, generation=1)))
+            await agent.read("orders")
+            signatures = (worker_pb2.Signature(name=f"{long}{n}", dtype=7) for n in range(count))
+            items = [control_pb2.Announcement(request=n, signature=s) for n, s in enumerate(signatures, 1)]
+            frame = report(2, 3, epoch=1, announcements=control_pb2.Announcements(items=items))
+            await agent.send(frame)
+            plans: list[int] = []
+            sizes = []
+            while len(plans) < count:
+                answer = await agent.read("orders")
+                sizes.append(answer.ByteSize())
+                plans += [order.plan_made.requests[0].request for order in answer.orders.items]
+            assert plans == list(range(1, count + 1))
+            launcher.stream.cancel()
+            return frame.ByteSize(), sizes
+
+    sent_bytes, sizes = run(story)
+    assert sent_bytes > 4 << 20
+    assert max(sizes) <= (1 << 20) + 64
+    assert len(sizes) < 10

@@ -38,7 +38,8 @@ def run_checks(site: Site, module: str) -> None:
     )
     outputs = _split_by_rank(run.output, site.np)
     names = checks_of(f"tests.torch.{module}")
-    missing = [(name, rank) for name in names for rank, said in enumerate(outputs) if f"PASSED {name}\n" not in said]
+    passed = [(name, f"PASSED tests.torch.{module}.{name}\n") for name in names]
+    missing = [(name, rank) for name, line in passed for rank, said in enumerate(outputs) if line not in said]
     assert not missing, f"{missing}\n{run.output[-6000:]}"
 
 

@@ -16,8 +16,8 @@ from horovod.agent.core import AgentCore, AgentInfo
 from horovod.agent.core import events as ae
 from horovod.agent.core import values as v
 from horovod.common.core import ClientCore
-from horovod.coordinator.core import Config, Coordinator, JobEnded, JobSubmitted, Report, Send, Tick
-from horovod.coordinator.core.commands import Outbox, PlanMade
+from horovod.coordinator.core import Config, Coordinator, JobEnded, JobSubmitted, Report, Tick
+from horovod.coordinator.core.commands import Outbox, PlanMade, sends
 
 from tests.model.board import Block, Board, BoardState, ModelError, Payload
 from tests.model.rank import Condition, Outcome, Rank
@@ -424,13 +424,12 @@ class World:
         self.coordinator.check_invariants()
 
     def _carry(self, commands: list[Any]) -> None:
-        for command in commands:
-            if isinstance(command, Send):
-                if isinstance(command.body, PlanMade):
-                    self.plan_members[command.epoch, command.body.plan] = command.body.members
-                self.agents[command.agent].from_coordinator.append((command.epoch, to_agent(command.body)))
-            else:
-                self.ended = command
+        for send in sends(commands):
+            if isinstance(send.body, PlanMade) and self.coordinator.epoch is not None:
+                plan = self.coordinator.epoch.plans.table[send.body.plan]
+                self.plan_members[send.epoch, plan.id] = plan.members
+            self.agents[send.agent].from_coordinator.append((send.epoch, to_agent(send.body)))
+        self.ended = next((command for command in commands if isinstance(command, JobEnded)), self.ended)
 
     def _evictable(self) -> list[int]:
         epoch = self.coordinator.epoch

@@ -206,17 +206,22 @@ def test_missing_input_stands_for_zeros() -> None:
     assert array.tolist() == [0.0, 3.0]
 
 
-def adasum_twin(vectors: list[npt.NDArray[np.float64]]) -> npt.NDArray[np.float64]:
-    """By definition: halves first, so the first pairs are neighbours."""
-    if len(vectors) == 1:
-        return vectors[0]
-    half = len(vectors) // 2
-    a, b = adasum_twin(vectors[:half]), adasum_twin(vectors[half:])
+def adasum_pair(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     result: npt.NDArray[np.float64] = a * (1 - a @ b / (2 * (a @ a))) + b * (1 - a @ b / (2 * (b @ b)))
     return result
 
 
-@pytest.mark.parametrize("n", [1, 2, 4, 8])
+def adasum_twin(vectors: list[npt.NDArray[np.float64]]) -> npt.NDArray[np.float64]:
+    """By definition: halves first, so the first pairs are neighbours; what is beyond a power of two goes in before."""
+    power = 1 << (len(vectors).bit_length() - 1)
+    beyond = vectors[power:]
+    vectors = [adasum_pair(a, b) for a, b in zip(vectors, beyond, strict=False)] + vectors[len(beyond) : power]
+    if power == 1:
+        return vectors[0]
+    return adasum_pair(adasum_twin(vectors[: power // 2]), adasum_twin(vectors[power // 2 :]))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 7, 8])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(DType.FLOAT16, 4e-3), (DType.FLOAT32, 1e-5), (DType.FLOAT64, 1e-12)])
 def test_adasum(n: int, dtype: DType, tolerance: float) -> None:
     generator = np.random.default_rng(n)
@@ -226,9 +231,9 @@ def test_adasum(n: int, dtype: DType, tolerance: float) -> None:
     np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize(("dtype", "n"), [(DType.FLOAT32, 3), (DType.INT32, 2), (DType.BOOL, 2)])
-def test_adasum_refuses(dtype: DType, n: int) -> None:
-    arrays: list[Array] = [np.zeros(4, NUMPY[dtype]) for _ in range(n)]
+@pytest.mark.parametrize("dtype", [DType.INT32, DType.BOOL])
+def test_adasum_refuses(dtype: DType) -> None:
+    arrays: list[Array] = [np.zeros(4, NUMPY[dtype]) for _ in range(2)]
     with pytest.raises(native.InvalidArgument):
         reduce(dtype, ReduceOp.ADASUM, arrays)
 

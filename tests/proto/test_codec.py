@@ -52,7 +52,7 @@ def test_reports_survive_the_way(items: tuple[v.Announcement, ...]) -> None:
 @settings(max_examples=60, deadline=None)
 @given(SIGNATURES, REQUESTS)
 def test_orders_survive_the_way(signature: v.Signature, requests: tuple[v.RankRequest, ...]) -> None:
-    body = cmd.PlanMade(1 << 40, signature, (0, 2), requests)
+    body = cmd.PlanMade(1 << 40, signature, requests)
     order = control_pb2.Order()
     wrap(order, body)
     assert unwrap(control_pb2.Order.FromString(order.SerializeToString()), by_field(cmd.PlanMade)) == body

@@ -126,3 +126,19 @@ def test_any_breaks_lose_and_double_nothing(actions: list[tuple[str, int]]) -> N
             other.hear(end)
     for end, other in (ends, ends[::-1]):
         assert end.heard == list(range(1, other.said + 1))
+
+
+def test_the_last_frame_may_grow_until_it_is_taken() -> None:
+    link: Link[list[str]] = Link()
+    assert link.last_unsent(100) is None
+    link.push(["a"], 10)
+    last = link.last_unsent(100)
+    assert last == ["a"]
+    assert link.last_unsent(10) is None  # large enough
+    last.append("b")
+    link.grow_last(10)
+    link.check_invariants()
+    assert (link.kept_bytes, link.take()) == (20, (1, ["a", "b"]))
+    assert link.last_unsent(100) is None
+    link.resume(0)  # it did not arrive, so it is sent again, and may have grown meanwhile
+    assert link.last_unsent(100) == ["a", "b"]

@@ -48,6 +48,7 @@ def reference(make: Callable[..., torch.optim.Optimizer], steps: int, **options:
 
 
 def check_equals_one_process() -> None:
+    """C01: with gradients set to None or to zeros."""
     for make, options in [(torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}), (torch.optim.AdamW, {"lr": 0.01})]:
         for set_to_none in [True, False]:
             model = model_of()
@@ -101,6 +102,8 @@ def check_kept_gradients_stay() -> None:
 
 
 def check_channels_last() -> None:
+    """S06: a model in channels_last trains as a contiguous one."""
+
     def train(wrap: bool, layout: torch.memory_format) -> torch.Tensor:
         torch.manual_seed(0)
         model = torch.nn.Conv2d(3, 4, 3).to(memory_format=layout)
@@ -122,6 +125,7 @@ def check_channels_last() -> None:
 
 
 def check_accumulation() -> None:
+    """S26: averages over ranks of sums over passes."""
     # Two ranks, gradients 1, 2 and 3, 4: the average over ranks of local sums.
     w = torch.nn.Parameter(torch.zeros(1))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([w], lr=1.0), backward_passes_per_step=2)
@@ -150,6 +154,7 @@ def check_accumulation() -> None:
 
 
 def check_missing_gradients() -> None:
+    """S28: used on one rank, used nowhere."""
     used, once, never = (torch.nn.Parameter(torch.ones(2)) for _ in range(3))
     optimizer = hvd.DistributedOptimizer(torch.optim.AdamW([used, once, never], lr=0.1, weight_decay=0.1))
     for _ in range(2):
@@ -166,6 +171,7 @@ def check_missing_gradients() -> None:
 
 
 def check_synchronize_then_step() -> None:
+    """S38: reduced once, warned once."""
     w = torch.nn.Parameter(torch.zeros(1))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([w], lr=1.0), op=hvd.Sum)
     seen = []
@@ -184,6 +190,7 @@ def check_synchronize_then_step() -> None:
 
 
 def check_clipping_after_average() -> None:
+    """S37: clipping comes after averaging."""
     if hvd.size() != 2:
         return
     w = torch.nn.Parameter(torch.zeros(2))
@@ -216,6 +223,7 @@ def check_changed_gradient_is_an_error() -> None:
 
 
 def check_late_parameters() -> None:
+    """S15: two groups without names, and a group added after wrapping."""
     first, frozen, late = (torch.nn.Parameter(torch.zeros(2)) for _ in range(3))
     frozen.requires_grad_(False)
     optimizer = hvd.DistributedOptimizer(
@@ -236,6 +244,7 @@ def check_late_parameters() -> None:
 
 
 def check_groups() -> None:
+    """S33: gradients of equal shape stay with their parameters, whatever the groups."""
     for groups in [None, 1, 2, 4, "lists"]:
         weights = [torch.nn.Parameter(torch.zeros(3)) for _ in range(5)]
         weights.append(torch.nn.Parameter(torch.zeros(3, dtype=torch.float16)))
@@ -266,6 +275,7 @@ def check_options() -> None:
 
 
 def check_sparse_gradients() -> None:
+    """S28: sparse on one rank, none on the others."""
     for sparse_as_dense in [False, True]:
         torch.manual_seed(0)
         embedding = torch.nn.Embedding(6, 3, sparse=True)
@@ -288,6 +298,7 @@ def check_sparse_gradients() -> None:
 
 
 def check_tied_weights_and_checkpointing() -> None:
+    """S16, S54: tied weights are reduced once, checkpointed ones are reduced."""
     for reentrant in [None, True, False]:
         model = model_of()
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
@@ -308,6 +319,7 @@ def check_tied_weights_and_checkpointing() -> None:
 
 
 def check_two_optimizers() -> None:
+    """S13: two networks that train in turns."""
     torch.manual_seed(0)
     generator, critic = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
     of_generator = hvd.DistributedOptimizer(torch.optim.SGD(generator.parameters(), lr=0.1))

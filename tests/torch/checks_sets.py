@@ -8,6 +8,7 @@ import torch
 
 
 def check_dynamic_sets() -> None:
+    """S48: averages divide by the size of the set; one name in two sets at a time."""
     if hvd.size() < 3:
         return
     hvd.shutdown()

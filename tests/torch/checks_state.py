@@ -47,6 +47,7 @@ def _stepped(
 
 
 def check_optimizer_state_of_many_kinds() -> None:
+    """S19, S22: empty state too, every option, any root; parameters are left alone."""
     root = hvd.size() - 1
     for make, extra in [
         (torch.optim.SGD, {}), (torch.optim.SGD, {"momentum": 0.9}), (torch.optim.Adam, {"amsgrad": True}),
@@ -72,6 +73,7 @@ def check_optimizer_state_of_many_kinds() -> None:
 
 
 def check_none_in_state() -> None:
+    """S21: None is sent as it is."""
     w = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([w], lr=0.1, momentum=0.9)
     optimizer.state[w]["momentum_buffer"] = None if hvd.rank() == 0 else torch.ones(2)
@@ -83,6 +85,7 @@ def check_none_in_state() -> None:
 
 
 def check_refused_states() -> None:
+    """S24: refused on all ranks."""
     w = torch.nn.Parameter(torch.ones(2))
     with pytest.raises(ValueError, match="LBFGS"):
         hvd.broadcast_optimizer_state(torch.optim.LBFGS([w]), 0)
@@ -125,6 +128,7 @@ def check_process_set_must_be_registered() -> None:
 
 
 def check_shutdown_and_init_again() -> None:
+    """S46: calls in between are refused at once."""
     w = torch.nn.Parameter(torch.zeros(2))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([w], lr=1.0), op=hvd.Sum)
     for turn in range(3):

@@ -1,7 +1,8 @@
-"""Runs modules of named checks on several real ranks, once for each module, and reports each check by itself.
+"""Runs modules of named checks on real ranks, in one job for each topology, and reports each check by itself.
 
 A check is a function ``check_<name>()`` of a module ``checks_*``; all ranks run all checks in the order of their
-definition.  The test process starts them with the launcher and reads what they print.
+definition.  The test process starts them with the launcher and reads what they print.  A topology is a tuple with the
+slots of each host: ``(4,)`` is one host, ``(2, 1)`` are two agents beside a coordinator.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from collections.abc import Callable
 
 import pytest
 
-TIMEOUT_S = 120
+Slots = tuple[int, ...]
+TIMEOUT_S = 280
 
 
 def checks_of(module_name: str) -> list[str]:
-    """Names of the module's checks, in order, without importing torch twice in the ranks' way."""
+    """Names of the module's checks, in order."""
     module = importlib.import_module(module_name)
     return [name for name in vars(module) if name.startswith("check_")]
 
@@ -36,12 +38,13 @@ def run_checks(module_name: str) -> None:
     module = importlib.import_module(module_name)
     for name in checks_of(module_name):
         check: Callable[[], None] = getattr(module, name)
+        label = f"{module_name}.{name}"
         try:
             check()
         except (Exception, pytest.fail.Exception):
-            print(f"FAILED {name}\n{traceback.format_exc()}", flush=True)
+            print(f"FAILED {label}\n{traceback.format_exc()}", flush=True)
         else:
-            print(f"PASSED {name}", flush=True)
+            print(f"PASSED {label}", flush=True)
     hvd.shutdown()
 
 
@@ -55,31 +58,46 @@ def _split_by_rank(text: str, size: int) -> list[str]:
     return ["\n".join(lines) + "\n" for lines in outputs]
 
 
-@functools.cache
-def outcomes(size: int, module_name: str) -> list[str]:
-    """The output of each rank."""
-    command = [
-        sys.executable, "-m", "horovod.runner", "-np", str(size), sys.executable, "-m", "tests.torch.harness", module_name,
-    ]  # fmt: skip
-    environment = {**os.environ, "PYTHONWARNINGS": "error::UserWarning"}
+def _run_on_one_host(np: int, arguments: list[str], variables: dict[str, str]) -> str:
+    command = [sys.executable, "-m", "horovod.runner", "-np", str(np), sys.executable, "-m", *arguments]
     with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command, env={**os.environ, **variables}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as launcher:
         try:
-            text = launcher.communicate(timeout=TIMEOUT_S)[0]
+            return launcher.communicate(timeout=TIMEOUT_S)[0]
         except subprocess.TimeoutExpired:
             launcher.terminate()
-            text = launcher.communicate()[0] + "\n(ended: it took too long)"
-    return _split_by_rank(text, size)
+            return launcher.communicate()[0] + "\n(ended: it took too long)"
 
 
-def expect_passed(size: int, module_name: str, name: str) -> None:
-    """Fails unless the check passed on every rank."""
-    for rank, output in enumerate(outcomes(size, module_name)):
-        if f"PASSED {name}\n" not in output:
-            position = max(output.find(f"FAILED {name}\n"), 0)
-            pytest.fail(f"{name} did not pass on rank {rank} of {size}:\n{output[position:][-4000:]}", pytrace=False)
+def _run_on_hosts(slots: Slots, arguments: list[str], variables: dict[str, str]) -> str:
+    from tests.cluster.loopback import LoopbackCluster
+    from tests.hosts.site import Site
+
+    with LoopbackCluster(len(slots)) as cluster:
+        return Site(cluster.hosts, slots).run(*arguments, timeout_s=TIMEOUT_S, ok=False, **variables).output
+
+
+@functools.cache
+def outcomes(slots: Slots, modules: tuple[str, ...], warnings: str = "error::UserWarning") -> list[str]:
+    """The output of each rank."""
+    arguments, variables = ["tests.torch.harness", *modules], {"PYTHONWARNINGS": warnings}
+    if len(slots) == 1:
+        text = _run_on_one_host(slots[0], arguments, variables)
+    else:
+        text = _run_on_hosts(slots, arguments, variables)
+    return _split_by_rank(text, sum(slots))
+
+
+def expect_passed(slots: Slots, modules: tuple[str, ...], label: str, warnings: str = "error::UserWarning") -> None:
+    """Fails unless the check ``module.name`` passed on every rank of a job that runs these modules."""
+    for rank, output in enumerate(outcomes(slots, modules, warnings)):
+        if f"PASSED {label}\n" not in output:
+            position = output.find(f"FAILED {label}\n")
+            said = output[position:][:4000] if position >= 0 else output[-4000:]
+            pytest.fail(f"{label} did not pass on rank {rank} of {slots}:\n{said}", pytrace=False)
 
 
 if __name__ == "__main__":
-    run_checks(sys.argv[1])
+    for module_named in sys.argv[1:]:
+        run_checks(module_named)

@@ -1,45 +1,43 @@
-"""Checks that need ranks: on one, two and three of them."""
+"""Checks that need ranks: all modules in one job for each topology."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.torch.harness import checks_of, expect_passed
+from tests.torch.conftest import TOPOLOGIES, _text
+from tests.torch.harness import Slots, checks_of, expect_passed
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(330)
 
-OPS = "tests.torch.checks_ops"
-OPTIMIZER = "tests.torch.checks_optimizer"
-STATE = "tests.torch.checks_state"
-REFUSALS = "tests.torch.checks_refusals"
-SETS = "tests.torch.checks_sets"
-
-
-@pytest.mark.parametrize("name", checks_of(OPS))
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_operations(size: int, name: str) -> None:
-    expect_passed(size, OPS, name)
-
-
-@pytest.mark.parametrize("name", checks_of(OPTIMIZER))
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_optimizer(size: int, name: str) -> None:
-    expect_passed(size, OPTIMIZER, name)
-
-
-@pytest.mark.parametrize("name", checks_of(STATE))
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_state(size: int, name: str) -> None:
-    expect_passed(size, STATE, name)
+CHECKS = (
+    "ops",
+    "tensors",
+    "autograd",
+    "batch_norm",
+    "training",
+    "adasum",
+    "sampler",
+    "optimizer",
+    "state",
+    "sets",
+    "refusals",
+)
+MODULES = tuple(f"tests.torch.checks_{name}" for name in CHECKS)
+LABELS = [f"{module}.{name}" for module in MODULES for name in checks_of(module)]
 
 
-@pytest.mark.parametrize("name", checks_of(SETS))
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_sets_and_join(size: int, name: str) -> None:
-    expect_passed(size, SETS, name)
+@pytest.mark.parametrize("label", LABELS, ids=lambda label: label.removeprefix("tests.torch.checks_"))
+@pytest.mark.parametrize("topology", [(1,), (3,), *TOPOLOGIES], indirect=True, ids=_text)
+def test_check(topology: Slots, label: str) -> None:
+    expect_passed(topology, MODULES, label)
 
 
-@pytest.mark.parametrize("name", checks_of(REFUSALS))
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_refusals(size: int, name: str) -> None:
-    expect_passed(size, REFUSALS, name)
+COMPILE = "tests.torch.checks_compile"
+
+
+@pytest.mark.slow  # half a minute of compiling
+@pytest.mark.parametrize("name", checks_of(COMPILE))
+@pytest.mark.parametrize("topology", [(2,)], indirect=True, ids=_text)
+def test_compiled(topology: Slots, name: str) -> None:
+    """torch's compiler warns itself, so here warnings are no errors."""
+    expect_passed(topology, (COMPILE,), f"{COMPILE}.{name}", "default")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 from collections.abc import Iterator
 
@@ -11,72 +10,10 @@ import horovod.torch as hvd
 import numpy as np
 import pytest
 import torch
+from horovod.common import basics, exceptions
 from horovod.torch import compression, functions, mpi_ops, optimizer
 
-PS = hvd.global_process_set
-REDUCE = [
-    ("average", None), ("name", None), ("op", None), ("prescale_factor", 1.0), ("postscale_factor", 1.0),
-    ("process_set", PS),
-]  # fmt: skip
-COMPRESSED = [*REDUCE[:2], ("compression", hvd.Compression.none), *REDUCE[2:]]
-GATHER = [("name", None), ("process_set", PS)]
-SCATTER = [
-    ("name", None), ("op", hvd.Average), ("process_set", PS), ("prescale_factor", 1.0), ("postscale_factor", 1.0),
-]  # fmt: skip
-ROOT = [("root_rank", ...), *GATHER]
-SPLITS = [("splits", None), *GATHER]
-
-SIGNATURES = {
-    "allreduce": [("tensor", ...), *COMPRESSED],
-    "allreduce_async": [("tensor", ...), *REDUCE],
-    "allreduce_": [("tensor", ...), *REDUCE],
-    "allreduce_async_": [("tensor", ...), *REDUCE],
-    "grouped_allreduce": [("tensors", ...), *COMPRESSED],
-    "grouped_allreduce_async": [("tensors", ...), *REDUCE],
-    "grouped_allreduce_": [("tensors", ...), *REDUCE],
-    "grouped_allreduce_async_": [("tensors", ...), *REDUCE],
-    "sparse_allreduce_async": [("tensor", ...), ("name", ...), ("op", ...), ("process_set", PS)],
-    "allgather": [("tensor", ...), *GATHER],
-    "allgather_async": [("tensor", ...), *GATHER],
-    "grouped_allgather": [("tensors", ...), *GATHER],
-    "grouped_allgather_async": [("tensors", ...), *GATHER],
-    "broadcast": [("tensor", ...), *ROOT],
-    "broadcast_": [("tensor", ...), *ROOT],
-    "broadcast_async": [("tensor", ...), *ROOT],
-    "broadcast_async_": [("tensor", ...), *ROOT],
-    "alltoall": [("tensor", ...), *SPLITS],
-    "alltoall_async": [("tensor", ...), *SPLITS],
-    "reducescatter": [("tensor", ...), SCATTER[0], ("compression", hvd.Compression.none), *SCATTER[1:]],
-    "reducescatter_async": [("tensor", ...), *SCATTER],
-    "grouped_reducescatter": [("tensors", ...), SCATTER[0], ("compression", hvd.Compression.none), *SCATTER[1:]],
-    "grouped_reducescatter_async": [("tensors", ...), *SCATTER],
-    "join": [("device", -1)],
-    "barrier": [("process_set", PS)],
-    "poll": [("handle", ...)],
-    "synchronize": [("handle", ...)],
-    "broadcast_parameters": [("params", ...), ("root_rank", ...)],
-    "broadcast_optimizer_state": [("optimizer", ...), ("root_rank", ...), ("model", None)],
-    "broadcast_object": [("obj", ...), ("root_rank", 0), ("name", None), ("process_set", PS)],
-    "allgather_object": [("obj", ...), ("name", None), ("process_set", PS)],
-    "init": [("comm", None), ("process_sets", None)],
-    "start_timeline": [("file_path", ...), ("mark_cycles", False)],
-    "DistributedOptimizer": [
-        ("optimizer", ...), ("named_parameters", None), ("compression", hvd.Compression.none),
-        ("backward_passes_per_step", 1), ("op", hvd.Average), ("gradient_predivide_factor", 1.0), ("num_groups", 0),
-        ("groups", None), ("sparse_as_dense", False), ("process_set", PS),
-    ],
-}  # fmt: skip
-
-NO_ARGUMENTS = [
-    "shutdown", "is_initialized", "stop_timeline", "size", "local_size", "cross_size", "rank", "local_rank",
-    "cross_rank", "mpi_threads_supported", "mpi_enabled", "mpi_built", "gloo_enabled", "gloo_built", "nccl_built",
-    "ddl_built", "ccl_built", "cuda_built", "rocm_built",
-]  # fmt: skip
-
-OTHERS = [
-    "Compression", "ProcessSet", "global_process_set", "add_process_set", "remove_process_set", "Average", "Sum",
-    "Adasum", "Min", "Max", "Product", "HorovodInternalError",
-]  # fmt: skip
+from tests.torch import surface
 
 
 @pytest.fixture(autouse=True)
@@ -87,35 +24,79 @@ def alone() -> Iterator[None]:
     hvd.shutdown()
 
 
-@pytest.mark.parametrize("name", SIGNATURES)
-def test_signature(name: str) -> None:
-    found = [
-        (p.name, ... if p.default is inspect.Parameter.empty else p.default)
-        for p in inspect.signature(getattr(hvd, name)).parameters.values()
+def _default(value: object) -> str:
+    known = {id(hvd.global_process_set): "PS", id(hvd.Compression.none): "none"}
+    return known.get(id(value), repr(value))
+
+
+def _shown(called: object) -> list[str]:
+    """Arguments as the catalogue writes them: defaults, but no types."""
+    kinds = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    return [
+        kinds.get(p.kind, "") + p.name + ("" if p.default is inspect.Parameter.empty else f"={_default(p.default)}")
+        for p in inspect.signature(called).parameters.values()  # type: ignore[arg-type]
     ]
-    assert found == SIGNATURES[name]
 
 
-@pytest.mark.parametrize("name", NO_ARGUMENTS)
-def test_calls_without_arguments(name: str) -> None:
-    assert not inspect.signature(getattr(hvd, name)).parameters
+def _listed(module: str, name: str) -> list[str]:
+    texts = surface.SURFACE[module][name], surface.MORE.get(name, "")
+    return [text.replace("=Average", "=0") for part in texts if part for text in part.split(", ")]
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(module, name) for module, names in surface.SURFACE.items() for name in names]
+)
+def test_signature(module: str, name: str) -> None:
+    assert _shown(getattr(importlib.import_module(module), name)) == _listed(module, name)
+
+
+def test_what_is_added_can_be_left_out() -> None:
+    assert all("=" in text for added in surface.MORE.values() if added for text in added.split(", "))
 
 
 def test_exported_names() -> None:
-    assert sorted(hvd.__all__) == sorted([*SIGNATURES, *NO_ARGUMENTS, *OTHERS])
-    assert all(hasattr(hvd, name) for name in hvd.__all__)
-    assert [hvd.Average, hvd.Sum, hvd.Adasum, hvd.Min, hvd.Max, hvd.Product] == list(range(6))
+    module = "horovod.torch"
+    assert sorted(hvd.__all__) == sorted([*surface.SURFACE[module], *surface.NAMES[module]])
+    assert {name: getattr(hvd, name) for name in surface.CONSTANTS} == surface.CONSTANTS
+    for module, names in surface.SURFACE.items():
+        loaded = importlib.import_module(module)
+        assert {name for name in names if not name.startswith("_")} <= set(loaded.__all__), module
 
 
 def test_names_that_other_code_imports() -> None:
-    assert {"_basics", "handle_average_backwards_compatibility", "is_homogeneous"} <= set(vars(mpi_ops))
-    assert set(SIGNATURES) - set(vars(mpi_ops)) <= {
-        "DistributedOptimizer", "broadcast_parameters", "broadcast_optimizer_state", "broadcast_object",
-        "allgather_object",
-    }  # fmt: skip
+    assert isinstance(mpi_ops._basics, basics.HorovodBasics)
+    assert mpi_ops._basics._get_process_set_ids_and_ranks() == {0: [0]}
     assert issubclass(hvd.Compression.fp16, compression.Compressor)
-    assert functions.broadcast_object is hvd.broadcast_object
-    assert optimizer.DistributedOptimizer is hvd.DistributedOptimizer
+    for name in surface.SURFACE["horovod.torch"]:
+        home = getattr(mpi_ops, name, getattr(functions, name, None)) or getattr(optimizer, name, None)
+        assert home is None or home is getattr(hvd, name)
+
+
+def test_error_classes() -> None:
+    assert issubclass(exceptions.HorovodInternalError, RuntimeError)
+    assert issubclass(exceptions.HostsUpdatedInterrupt, RuntimeError)
+    assert issubclass(exceptions.HorovodVersionMismatchError, ImportError)
+    assert exceptions.HostsUpdatedInterrupt(True).skip_sync
+    error = exceptions.HorovodVersionMismatchError("torch", "1", "2")
+    assert (error.name, error.version, error.installed_version) == ("torch", "1", "2")
+
+
+def test_results_have_horovods_types() -> None:
+    x = torch.ones(2, 3)
+    assert isinstance(hvd.allreduce_async(x), int)
+    assert isinstance(hvd.grouped_allreduce([x]), list)
+    assert isinstance(hvd.grouped_allreduce_([x]), tuple)
+    assert isinstance(hvd.grouped_allgather([x]), tuple)
+    assert isinstance(hvd.grouped_reducescatter([x]), list)
+    assert isinstance(hvd.alltoall(x), torch.Tensor)
+    received = hvd.alltoall(x, [2])[1]
+    assert (received.dtype, received.tolist()) == (torch.int32, [2])
+    assert len(hvd.synchronize(hvd.alltoall_async(x))) == 2
+    assert callable(hvd.sparse_allreduce_async(x.to_sparse(), "s", hvd.Sum))
+    assert hvd.barrier() is None
+    assert hvd.join() == 0
+    assert str(hvd.ProcessSet([1, 0])) == "ProcessSet(process_set_id=None, ranks=[0, 1], mpi_comm=None)"
+    assert type(hvd.nccl_built()) is int
 
 
 def wrapped(**options: object) -> object:
@@ -145,14 +126,13 @@ def test_contradicting_arguments(options: dict[str, object], text: str) -> None:
         wrapped(**options)
 
 
-@pytest.mark.parametrize("name", ["SyncBatchNorm", "elastic"])
+@pytest.mark.parametrize("name", ["TorchState", "run"])
 def test_what_is_not_there_yet_says_so(name: str) -> None:
-    assert not hasattr(hvd, name)
+    assert not hasattr(hvd.elastic, name)
     with pytest.raises(AttributeError, match=rf"has no attribute '{name}': .* not supported yet .* docs/roadmap\.md"):
-        getattr(hvd, name)
+        getattr(hvd.elastic, name)
     with pytest.raises(ModuleNotFoundError, match=r"elastic training is not supported yet"):
-        importlib.import_module("horovod.torch.elastic")
-    assert importlib.util.find_spec("horovod.torch.elastic") is None
+        importlib.import_module("horovod.torch.elastic.state")
 
 
 FORMS = ("", "_async")

@@ -21,13 +21,12 @@ _MODULES = {
     "horovod.mxnet": "MXNet is not supported",
     "horovod.spark": "Spark is not supported yet",
     "horovod.ray": "Ray is not supported yet",
-    "horovod.data": "the data loaders of Horovod are not supported yet",
-    "horovod.torch.elastic": "elastic training is not supported yet",
+    "horovod.torch.elastic.state": "elastic training is not supported yet",
     "horovod.runner.elastic": "elastic training is not supported yet",
 }
 _ATTRIBUTES = {
-    "SyncBatchNorm": "synchronized batch normalization is not supported yet",
-    "elastic": "elastic training is not supported yet",
+    "horovod.torch.elastic.TorchState": "elastic training is not supported yet",
+    "horovod.torch.elastic.run": "elastic training is not supported yet",
 }
 
 
@@ -61,6 +60,7 @@ def watch_imports() -> None:
 def missing_attribute(module: str, name: str) -> AttributeError:
     """The error for an attribute that a module does not have."""
     text = f"module {module!r} has no attribute {name!r}"
-    if name in _ATTRIBUTES:
-        text += f": {_ATTRIBUTES[name]} in this release. {_ROADMAP}"
+    reason = _ATTRIBUTES.get(f"{module}.{name}")
+    if reason is not None:
+        text += f": {reason} in this release. {_ROADMAP}"
     return AttributeError(text, name=name)

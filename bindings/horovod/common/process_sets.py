@@ -124,13 +124,13 @@ def _distinct_ranks(sets: Sequence[ProcessSet], size: int) -> list[list[int]]:
     return distinct
 
 
-def _init_process_sets(sets: Sequence[ProcessSet]) -> None:
+def _init_process_sets(process_set_list: Sequence[ProcessSet]) -> None:
     """Gives each object the id of the registered set with its ranks; ValueError for one that repeats another."""
     registered = _require_basics()._get_process_set_ids_and_ranks()
     by_ranks = {tuple(ranks): set_id for set_id, ranks in registered.items()}
     global_process_set.ranks = list(registered[0])
     taken = {0}
-    for index, process_set in enumerate(sets):
+    for index, process_set in enumerate(process_set_list):
         set_id = by_ranks.get(tuple(process_set.ranks or ()))
         process_set.process_set_id = None
         if set_id is None:

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from horovod.common.types import ReduceOp
-from horovod.common.util import num_rank_is_power_2
 from horovod.torch.compression import Compressor
+from horovod.torch.loss_scaling import is_scaler_asking
 from horovod.torch.parameters import check_passes
-from horovod.torch.pending import require_client, synchronize
+from horovod.torch.pending import synchronize
 from horovod.torch.reduce_ops import allreduce_async_
 
 __all__ = ["make_adasum_optimizer"]
@@ -38,6 +38,18 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
         self._parameter_names = names
         self._compression = compression
         self.backward_passes_per_step = passes
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """As in torch; a GradScaler that finds a gradient that is not finite finds one on all ranks."""
+        groups: list[dict[str, Any]] = self.__dict__["param_groups"]
+        if is_scaler_asking():
+            _agree_on_finite([p for group in groups for p in group["params"]])
+        return groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self.__dict__["param_groups"] = groups
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Kept for compatibility: gradients are summed until ``step``, however many passes there are."""
@@ -71,6 +83,20 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
             parameter.copy_(old + self._compression.decompress(synchronize(handle), context))
 
 
+def _agree_on_finite(parameters: list[torch.Tensor]) -> None:
+    """Where some rank's gradients are not finite, makes one of this rank's so: then all of them skip the step."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    bad = torch.tensor(not all(bool(torch.isfinite(_values(g)).all()) for g in gradients))
+    anywhere = synchronize(allreduce_async_(bad.clone(), name="adasum.not_finite", op=int(ReduceOp.MAX)))
+    if anywhere and not bad and gradients:
+        with torch.no_grad():
+            _values(gradients[0]).fill_(float("inf"))
+
+
+def _values(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient._values() if gradient.layout is torch.sparse_coo else gradient
+
+
 def make_adasum_optimizer(
     optimizer: torch.optim.Optimizer,
     names: dict[torch.Tensor, str],
@@ -78,8 +104,5 @@ def make_adasum_optimizer(
     passes: int,
     subclass: Callable[[type[torch.optim.Optimizer], type], type[Any]],
 ) -> Any:
-    """Wraps the optimizer; NotImplementedError where the number of ranks is no power of two."""
-    size = require_client().size
-    if not num_rank_is_power_2(size):
-        raise NotImplementedError(f"Adasum needs a power of two of ranks, this job has {size}.")
+    """Wraps the optimizer."""
     return subclass(type(optimizer), _DistributedAdasumOptimizer)(optimizer, names, compression, passes)

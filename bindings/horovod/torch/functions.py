@@ -17,6 +17,7 @@ from horovod.common.checks import check_root
 from horovod.common.exceptions import UsageError
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.types import CollectiveKind
+from horovod.torch.dtypes import can_be_sent
 from horovod.torch.gather_ops import broadcast_async_, members_of
 from horovod.torch.pending import handles, require_client, synchronize
 from horovod.torch.signatures import automatic_name, make_signature, set_id_of
@@ -165,7 +166,7 @@ def _describe(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def _is_sent(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.dtype.is_complex
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided and can_be_sent(value.dtype)
 
 
 def _adopt(optimizer: torch.optim.Optimizer, description: dict[str, Any]) -> None:

@@ -9,17 +9,18 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 
 from horovod.common import basics
-from horovod.common.exceptions import UsageError
+from horovod.common.exceptions import HorovodInternalError, UsageError
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.types import ReduceOp
 from horovod.torch.adasum import make_adasum_optimizer
 from horovod.torch.compression import Compression, Compressor, check_compression
+from horovod.torch.loss_scaling import is_scaler_asking
 from horovod.torch.parameters import check_groups, check_passes, name_parameters
 from horovod.torch.pending import require_client
 from horovod.torch.reducer import Reducer, Settings
@@ -41,11 +42,25 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._reducer = Reducer(settings)
         self._hooks: list[Any] = []
         self._synchronized = False
+        self._by_scaler = False
         self._should_synchronize = True
         self._warned = False
         if self._reduces():
             self._reducer.use_client()
         self._register_hooks()
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """As in torch; a GradScaler finds the gradients reduced, so that all ranks take or skip the same steps."""
+        if is_scaler_asking() and not self._synchronized and self._should_synchronize:
+            self.synchronize()
+            self._by_scaler = True
+        groups: list[dict[str, Any]] = self.__dict__["param_groups"]
+        return groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self.__dict__["param_groups"] = groups
 
     def _reduces(self) -> bool:
         """Whether there is anybody to reduce with."""
@@ -68,14 +83,14 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._hooks.append(parameter.register_post_accumulate_grad_hook(_make_hook(self)))
 
     def _gradient_came(self, parameter: torch.Tensor) -> None:
-        self._synchronized = False
+        self._synchronized = self._by_scaler = False
         self._reducer.arrive(self._reducer.slots[parameter])
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """From now on gradients are reduced in every ``passes``-th backward pass."""
         check_passes(passes)
+        self._end_step_early()
         self._reducer.settings.passes = passes
-        self._reducer.forget_step()
 
     def synchronize(self) -> None:
         """Waits until all gradients are reduced; those that are missing on this rank count as zeros.
@@ -103,7 +118,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             return self._step_with(closure)
         if self._should_synchronize:
             self._synchronize_once()
-        self._synchronized = False
+        self._synchronized = self._by_scaler = False
         return self._wrapped.step(self)
 
     def _step_with(self, closure: Callable[[], Any]) -> Any:
@@ -124,7 +139,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def _synchronize_once(self) -> None:
         if not self._synchronized:
             self.synchronize()
-        elif not self._warned:
+        elif not self._warned and not self._by_scaler:
             self._warned = True
             warnings.warn(
                 "optimizer.step() called without optimizer.skip_synchronize() context after optimizer.synchronize(). "
@@ -144,10 +159,18 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._wrapped.zero_grad(self, set_to_none)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As in torch; what was handed over for reduction is forgotten."""
-        self._reducer.forget_step()
-        self._synchronized = False
+        """As in torch; between backward() and step(), which all ranks must do then, the gradients are reduced first."""
+        self._end_step_early()
         self._wrapped.load_state_dict(self, state_dict)
+
+    def _end_step_early(self) -> None:
+        """Finishes what was handed over: rounds that were left open would meet gradients of a later step elsewhere."""
+        self._synchronized = self._by_scaler = False
+        if self._reducer.is_pending():
+            with suppress(HorovodInternalError, UsageError):  # the epoch has ended, or the gradients are not wanted
+                self._reducer.finish()
+                self._synchronized = self._by_scaler = True
+        self._reducer.forget_step()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As in torch; the new parameters are reduced from the next backward pass on."""

@@ -21,6 +21,7 @@ __all__ = [
     "PulledEntry",
     "ReducedEntry",
     "handles",
+    "increment_version",
     "poll",
     "require_client",
     "start",
@@ -28,7 +29,13 @@ __all__ = [
     "wait_all",
 ]
 
-increment_version = torch.autograd.graph.increment_version
+_increment_version = torch.autograd.graph.increment_version
+
+
+def increment_version(tensor: torch.Tensor) -> None:
+    """Tells autograd that the tensor's values have changed; tensors of inference mode count nothing."""
+    if not tensor.is_inference():
+        _increment_version(tensor)
 
 
 class Entry(Protocol):

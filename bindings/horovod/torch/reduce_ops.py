@@ -15,10 +15,11 @@ import torch
 from horovod.common.basics import HorovodBasics
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.types import CollectiveKind, Op, ReduceOp, Signature
-from horovod.common.util import get_average_backwards_compatibility_fun, num_rank_is_power_2
+from horovod.common.util import get_average_backwards_compatibility_fun
+from horovod.torch.adasum_ops import combine_over_hosts, spans_hosts
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.dtypes import engine_dtype
-from horovod.torch.pending import ReducedEntry, handles, increment_version, require_client, start, synchronize
+from horovod.torch.pending import Entry, ReducedEntry, handles, increment_version, require_client, start, synchronize
 from horovod.torch.signatures import (
     automatic_name,
     by_dtype,
@@ -28,7 +29,16 @@ from horovod.torch.signatures import (
     part_name,
     set_id_of,
 )
-from horovod.torch.staging import Target, buffer_of, in_place_target, is_direct, new_like, pending_copies, wire_copy
+from horovod.torch.staging import (
+    Target,
+    buffer_of,
+    check_apart,
+    in_place_target,
+    is_direct,
+    new_like,
+    pending_copies,
+    wire_copy,
+)
 
 __all__ = [
     "allreduce",
@@ -62,8 +72,6 @@ def _check_op(op: int, dtype: torch.dtype, process_set: ProcessSet, what: str) -
 def _check_adasum(dtype: torch.dtype, process_set: ProcessSet, what: str) -> None:
     if process_set.process_set_id != 0:
         raise NotImplementedError(f"{what}: Adasum works on the global process set only.")
-    if not num_rank_is_power_2(require_client().size):
-        raise NotImplementedError(f"{what}: Adasum needs a power of two of ranks.")
     if not dtype.is_floating_point:
         raise ValueError(f"{what}: Adasum works on floating point tensors only.")
 
@@ -79,8 +87,10 @@ def _signature_of(
 ) -> Signature:
     """The signature of tensors of one dtype; raises for a call that is wrong."""
     dtype = tensors[0].dtype
+    each = op == ReduceOp.ADASUM and part > 0 and name is not None
+    named = f"{name}.{part}" if each else part_name(name, part, dtype)
     signature = make_signature(
-        CollectiveKind.ALLREDUCE, part_name(name, part, dtype), dtype, [t.shape for t in tensors], set_id_of(process_set),
+        CollectiveKind.ALLREDUCE, named, dtype, [t.shape for t in tensors], set_id_of(process_set),
         op=op, prescale=factors[0], postscale=factors[1], group=group,
     )  # fmt: skip
     _check_op(signature.op, dtype, process_set, signature.name)
@@ -96,15 +106,17 @@ def _submit(
     process_set: ProcessSet,
     handle: int,
     group: bool,
-) -> ReducedEntry:
-    """Submits the tensors, one operation for each dtype; targets receive the results."""
+) -> Entry:
+    """Submits the tensors, one operation for each dtype, for Adasum one for each tensor; targets receive the results."""
     client, ops = require_client(), []
     result = tuple(target for target, _ in targets) if group else targets[0][0]
-    groups = by_dtype(tensors)
+    groups = by_dtype(tensors) if op != ReduceOp.ADASUM else [[position] for position in range(len(tensors))]
     signatures = [
         _signature_of([tensors[p] for p in positions], name, part, op, factors, process_set, group)
         for part, positions in enumerate(groups)
     ]  # all of them before the first is submitted
+    if op == ReduceOp.ADASUM and spans_hosts():
+        return combine_over_hosts(tensors, targets, name, factors, process_set, handle, group)
     for part, (signature, positions) in enumerate(zip(signatures, groups, strict=True)):
         sources = [wire_copy(tensors[p]) for p in positions]
         buffers = [buffer_of(source, targets[p][1]) for source, p in zip(sources, positions, strict=True)]
@@ -123,13 +135,15 @@ def _start(
     factors: tuple[float, float],
     process_set: ProcessSet,
     group: bool,
-) -> tuple[ReducedEntry, int]:
+) -> tuple[Entry, int]:
     handle = handles.advance()
     op = handle_average_backwards_compatibility(op, average)
     what = f"allreduce.{name or 'noname'}"
     tensors = check_tensors(tensors, what)
     for tensor in tensors:
         engine_dtype(tensor.dtype, what)
+    if in_place and len(tensors) > 1:
+        check_apart(tensors, what)
     targets = [in_place_target(tensor, what) if in_place else new_like(tensor) for tensor in tensors]
     entry = _submit(tensors, targets, name, op, factors, process_set, handle, group)
     if in_place:
@@ -208,7 +222,7 @@ def _remember_hot(
     key: object,
 ) -> None:
     """The next call of this kind will be hot, if the engine can work on such tensors directly."""
-    if key is None or not is_direct(tensor):
+    if key is None or not is_direct(tensor) or op == ReduceOp.ADASUM:
         return
     signature = make_signature(
         CollectiveKind.ALLREDUCE, name, tensor.dtype, [tensor.shape], set_id_of(process_set),

@@ -25,7 +25,7 @@ from horovod.common.process_sets import ProcessSet
 from horovod.common.types import Client, CollectiveKind, ReduceOp, Signature
 from horovod.torch.buckets import Bucket, Memory, Slot, cut_into_buckets, memory_order
 from horovod.torch.compression import Compression, Compressor
-from horovod.torch.dtypes import engine_dtype
+from horovod.torch.dtypes import wire_form
 from horovod.torch.functions import allgather_object
 from horovod.torch.pending import require_client, synchronize, wait_all
 from horovod.torch.reduce_ops import allreduce_async
@@ -219,9 +219,9 @@ class Reducer:
     def _signature(self, bucket: Bucket) -> Signature:
         settings = self.settings
         names = tuple(_order_name(slot) for slot in bucket.slots)
+        number, shapes = wire_form(bucket.dtype, bucket.shapes(), bucket.name)
         return Signature(
-            CollectiveKind.ALLREDUCE, bucket.name, False, engine_dtype(bucket.dtype, bucket.name),
-            tuple(bucket.shapes()), (*names, f"{bucket.name}.presence"),
+            CollectiveKind.ALLREDUCE, bucket.name, False, number, shapes, (*names, f"{bucket.name}.presence"),
             int(settings.op), settings.prescale, settings.postscale, -1, set_id_of(settings.process_set),
         )  # fmt: skip
 

@@ -14,9 +14,9 @@ import torch
 from horovod.common.checks import check_factor, check_op
 from horovod.common.exceptions import UsageError
 from horovod.common.process_sets import ProcessSet
-from horovod.common.types import CollectiveKind, Signature
+from horovod.common.types import CollectiveKind, ReduceOp, Signature
 from horovod.torch.compression import Compressor, check_compression
-from horovod.torch.dtypes import engine_dtype
+from horovod.torch.dtypes import wire_form
 
 __all__ = [
     "automatic_name",
@@ -95,7 +95,13 @@ def compress_all(tensors: object, compression: type[Compressor], what: str) -> l
 def _check_numbers(op: object, factors: tuple[Any, Any], dtype: torch.dtype, what: str) -> tuple[int, float, float]:
     """Reduction and factors as they are compared; UsageError for what is none, or fits no integer."""
     checked = check_op(op, what), check_factor(factors[0], what), check_factor(factors[1], what)
-    if not dtype.is_floating_point and not (math.isfinite(checked[1]) and math.isfinite(checked[2])):
+    if dtype.is_complex and checked[0] not in (ReduceOp.AVERAGE, ReduceOp.SUM):
+        raise UsageError(
+            f"{what}: complex tensors can be summed and averaged; they have no {ReduceOp(checked[0]).name.title()}."
+        )
+    if not (dtype.is_floating_point or dtype.is_complex) and not (
+        math.isfinite(checked[1]) and math.isfinite(checked[2])
+    ):
         raise UsageError(
             f"{what}: prescale_factor and postscale_factor must be finite for tensors of {dtype}, not {factors}."
         )
@@ -131,8 +137,9 @@ def make_signature(
     base = f"{word}.{name}" if name else f"{word}.noname"
     members = tuple(f"{base}_{i + 1}of{len(sizes)}" for i in range(len(sizes))) if group else ()
     # What is kept under equal arguments is the same, whoever asked first: 1, 1.0 and True are one reduction.
+    number, laid_out = wire_form(dtype, sizes, base)
     signature = Signature(
-        kind, base, not name, engine_dtype(dtype, base), sizes, members,
+        kind, base, not name, number, laid_out, members,
         *_check_numbers(op, (prescale, postscale), dtype, base), root, set_id,
     )  # fmt: skip
     if len(_known) >= _CAPACITY:

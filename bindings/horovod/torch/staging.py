@@ -6,13 +6,24 @@ not in host memory, is copied on the way in and on the way out; an in-place oper
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import torch
 
+from horovod.common.exceptions import UsageError
 from horovod.common.types import Buffer
 
-__all__ = ["Target", "buffer_of", "in_place_target", "is_direct", "new_like", "pending_copies", "wire_copy"]
+__all__ = [
+    "Target",
+    "buffer_of",
+    "check_apart",
+    "in_place_target",
+    "is_direct",
+    "new_like",
+    "pending_copies",
+    "wire_copy",
+]
 
 Target = tuple[torch.Tensor, torch.Tensor]
 """What the user sees, and the dense host memory that stands in for it (may be the same tensor)."""
@@ -26,7 +37,7 @@ def is_direct(tensor: torch.Tensor) -> bool:
 def wire_copy(tensor: torch.Tensor) -> torch.Tensor:
     """The values, dense in host memory: the tensor itself where it is that already."""
     detached = tensor.detach()
-    return detached if is_direct(detached) else detached.cpu().resolve_neg().contiguous()
+    return detached if is_direct(detached) else detached.cpu().resolve_conj().resolve_neg().contiguous()
 
 
 def new_like(tensor: torch.Tensor) -> Target:
@@ -41,6 +52,14 @@ def _check_writable(tensor: torch.Tensor, what: str) -> None:
     """ValueError where several elements share one place in memory: nothing can be written there."""
     if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
         raise ValueError(f"{what}: an expanded tensor can't be written in place; use its clone().")
+
+
+def check_apart(tensors: Sequence[torch.Tensor], what: str) -> None:
+    """ValueError where tensors that are to be written in place share memory: each would be reduced with the other."""
+    spans = sorted((t.data_ptr(), t.data_ptr() + t.nbytes) for t in tensors if t.nbytes and is_direct(t))
+    for (_, end), (start, _) in itertools.pairwise(spans):
+        if start < end:
+            raise UsageError(f"{what}: tensors of a group share memory, so they can't be reduced in place together.")
 
 
 def in_place_target(tensor: torch.Tensor, what: str) -> Target:

@@ -109,8 +109,7 @@ class World:
         self, plan: int = 7, signature: v.Signature = SUM, requests: tuple[tuple[int, int], ...] = ((0, 1), (1, 1))
     ) -> list[ev.Command]:
         """The coordinator has made a plan."""
-        members = tuple(range(len(self.agents)))
-        return self.order(v.PlanMade(plan, signature, members, tuple(v.RankRequest(*item) for item in requests)))
+        return self.order(v.PlanMade(plan, signature, tuple(v.RankRequest(*item) for item in requests)))
 
 
 def of(commands: list[ev.Command], kind: type[T]) -> list[T]:

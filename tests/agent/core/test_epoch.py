@@ -156,7 +156,7 @@ def test_zeros_stand_in_for_joined_ranks(world: World) -> None:
     (sweep,) = of(commands, ev.Sweep)
     assert (sweep.plans, sweep.joined) == ((7,), (1,))
     assert of(world.tell(ev.Bell()), ev.Sweep) == [sweep]
-    commands = world.order(v.JoinedRanks(()))
+    commands = world.order(v.JoinedRanks((), anybody=False))
     assert of(commands, ev.WatchArrivals) == [ev.WatchArrivals(False)]
     assert not of(commands, ev.Sweep)
 
@@ -180,7 +180,7 @@ def test_an_agent_that_owes_zeros_keeps_the_block_until_the_join_is_over() -> No
     world.plan(requests=())
     assert not of(world.order(v.RetirePlan(7, 1)), ev.PlanRemove)
     assert of(world.tell(ev.Bell()), ev.Sweep) == [ev.Sweep((7,), (0,))]
-    assert reports(world.order(v.JoinedRanks(())), v.PlanRetired) == [v.PlanRetired(7)]
+    assert reports(world.order(v.JoinedRanks((), anybody=False)), v.PlanRetired) == [v.PlanRetired(7)]
 
 
 # ---- what is observed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from horovod.agent.core import events as ev
 from horovod.agent.core import values as v
@@ -117,8 +119,9 @@ def test_pulls_list_all_members(world: World) -> None:
 
 def test_a_set_on_one_host_needs_no_other(world: World) -> None:
     world.begin()
-    made = v.PlanMade(7, SUM, (1, 3), (v.RankRequest(1, 1), v.RankRequest(3, 1)))
-    (add,) = of(world.order(made), ev.PlanAdd)
+    world.order(v.SetAdded(v.ProcessSet(4, (1, 3)), ()))
+    in_set = dataclasses.replace(SUM, process_set=4)
+    (add,) = of(world.plan(signature=in_set, requests=((1, 1), (3, 1))), ev.PlanAdd)
     assert (add.members, add.remote) == ((0, 1), None)
 
 

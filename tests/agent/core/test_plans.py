@@ -15,7 +15,7 @@ ROUNDED = [(10.0, 3), (-3.7, 5), (49.0, 49)]  # divided by the size, each would 
 def agents_postscale(op: ReduceOp, postscale: float, members: int) -> float:
     """What the agent writes into the plan's block."""
     signature = v.Signature(v.Kind.ALLREDUCE, "x", shapes=((3,),), op=int(op), postscale=postscale)
-    plan = local_plan(v.PlanMade(1, signature, tuple(range(members)), ()), (0,))
+    plan = local_plan(v.PlanMade(1, signature, ()), tuple(range(members)), (0,))
     return block(plan, (0,), (0,) * members).postscale
 
 

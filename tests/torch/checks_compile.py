@@ -1,0 +1,64 @@
+"""Compiled models train as others do; operations inside compiled functions run between the compiled parts."""
+
+from __future__ import annotations
+
+import horovod.torch as hvd
+import torch
+
+from tests.torch.checks_training import expect_equal, joined_loss, loss_of, model_of
+
+
+def _train_compiled(backend: str) -> None:
+    model, plain_model = model_of(), model_of()
+    compiled = torch.compile(model, backend=backend)
+    optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.01))
+    plain = torch.optim.Adam(plain_model.parameters(), lr=0.01)
+    for step in range(4):
+        optimizer.zero_grad()
+        loss_of(compiled, hvd.rank(), step).backward()
+        optimizer.step()
+        plain.zero_grad()
+        joined_loss(plain_model, step).backward()
+        plain.step()
+    expect_equal(model, plain_model, backend)
+
+
+def check_models_that_are_traced() -> None:
+    _train_compiled("aot_eager")
+
+
+def check_models_that_are_compiled() -> None:
+    _train_compiled("inductor")
+
+
+def check_operations_inside() -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        y = hvd.allreduce(x * 2, op=hvd.Sum, name="inside")
+        gathered = hvd.allgather(x, name="inside")
+        return y.sin() + gathered.sum()
+
+    compiled = torch.compile(step, backend="aot_eager")
+    for _ in range(3):
+        x = torch.full((3,), hvd.rank() + 1.0, requires_grad=True)
+        z = x.detach().clone().requires_grad_()
+        got, wanted = compiled(x), step(z)
+        torch.testing.assert_close(got, wanted)
+        got.sum().backward()
+        wanted.sum().backward()
+        torch.testing.assert_close(x.grad, z.grad)
+
+
+def check_normalization_inside() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1)).double()
+    model = hvd.SyncBatchNorm.convert_sync_batchnorm(model)
+    compiled = torch.compile(model, backend="aot_eager")
+    x = torch.randn(3 + hvd.rank(), 4, generator=torch.Generator().manual_seed(hvd.rank())).double()
+    for _ in range(2):
+        (compiled(x) ** 2).mean().backward()
+        got = [p.grad.clone() for p in model.parameters()]
+        model.zero_grad()
+        (model(x) ** 2).mean().backward()
+        for a, p in zip(got, model.parameters(), strict=True):
+            torch.testing.assert_close(a, p.grad)
+        model.zero_grad()
