@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 
 import pytest
 from horovod.agent.metrics import TABLE as AGENT
 from horovod.coordinator.metrics import TABLE as COORDINATOR
 from horovod.observe.loop import LoopWatch
-from horovod.observe.metrics import MOST_LABELS, Kind, Metric, StateCollector, counter, gauge, registry
+from horovod.observe.metrics import MOST_LABELS, Kind, Metric, StateCollector, counter, gauge, histogram, registry
 from horovod.observe.process import TABLE as PROCESS
 from horovod.observe.process import process_collector
 from prometheus_client import generate_latest
@@ -25,7 +26,7 @@ UNITS = ("seconds", "bytes")
 # A word of a name that tells a unit which Prometheus would not have.
 WRONG_UNITS = ("ms", "millis", "us", "kb", "mb", "percent", "minutes")
 FEW_VALUES = {"state", "reason", "result", "collective", "plane", "phase", "stream", "kind"}
-FEW_VALUES |= {"service", "version", "algorithm", "direction"}
+FEW_VALUES |= {"service", "version", "algorithm", "stage", "direction"}
 CAPPED = {"agent", "rank", "neighbour"}  # by MOST_LABELS
 
 
