@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cluster.processes import all_pids
 from benchmarks.cluster import loopback, namespaces, owners
+from benchmarks.cluster.processes import all_pids
 from tests.cluster.harness import Cluster
 from tests.cluster.programs import ROOT, command
 
