@@ -9,6 +9,7 @@ namespace {
 constexpr uint64_t kSmallestChunk = 32 << 10;
 constexpr uint64_t kLargestChunk = 128 << 10;
 constexpr uint64_t kSmallestRemoteChunk = 128 << 10;
+// Between hosts a chunk costs frames, credits and looks at sockets; what large ones cost is the way of the last one around the ring.
 constexpr uint64_t kLargestRemoteChunk = 2 << 20;
 constexpr uint64_t kMaxPayload = 1ull << 40;
 
