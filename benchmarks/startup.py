@@ -1,6 +1,6 @@
-"""How long a job takes from its start to its first collective, beyond what importing torch costs.
+"""How long a job takes from its start to its first collective, beyond what importing torch costs in the same ranks.
 
-As a program (``python -m benchmarks.startup FILE``) it is a rank: it writes when its first collective was over.
+As a program (``python -m benchmarks.startup STEM``) it is a rank: it writes when its first collective was over.
 """
 
 from __future__ import annotations
@@ -18,43 +18,40 @@ _LIMIT_S = 120.0
 
 
 def measure_startup(size: int, turns: int) -> dict[str, float]:
-    """Medians of seconds: to the first collective, of importing torch in as many processes, and the difference in turns."""
-    whole, imports = [], []
-    for _ in range(turns):
-        imports.append(_import_s(size))
-        whole.append(_job_s(size))
-    beyond = [max(0.0, job - alone) for job, alone in zip(whole, imports, strict=True)]
-    return {"hvd": median(beyond), "whole": median(whole), "importing torch": median(imports)}
+    """Medians of seconds, of the slowest rank of each job: all of it, what importing torch took, and the rest."""
+    jobs = [_job_s(size) for _ in range(turns)]
+    return {
+        "hvd": median(whole - importing for whole, importing in jobs),
+        "whole": median(whole for whole, _ in jobs),
+        "importing torch": median(importing for _, importing in jobs),
+    }
 
 
-def _import_s(size: int) -> float:
-    start = time.monotonic()
-    command = [sys.executable, "-c", "import torch"]
-    processes = [subprocess.Popen(command, stdin=subprocess.DEVNULL) for _ in range(size)]
-    for process in processes:
-        assert process.wait(_LIMIT_S) == 0, "torch can't be imported"
-    return time.monotonic() - start
-
-
-def _job_s(size: int) -> float:
+def _job_s(size: int) -> tuple[float, float]:
+    """Seconds to the first collective of the slowest rank, and how long it imported torch."""
     peer = hvd()
     assert peer.launch is not None
     with tempfile.TemporaryDirectory(prefix="hvd-bench-") as folder:
         command = [*peer.launch(size), sys.executable, "-m", "benchmarks.startup", f"{folder}/over"]
         start = time.monotonic()
         subprocess.run(command, env=peer.environment(), stdin=subprocess.DEVNULL, timeout=_LIMIT_S, check=True)
-        return max(float(path.read_text()) for path in Path(folder).iterdir()) - start
+        words = [path.read_text().split() for path in Path(folder).iterdir()]
+        assert len(words) == size, "a rank has not said when it was through"
+        return max((float(over) - start, float(importing)) for over, importing in words)
 
 
 def main() -> None:
     """One rank."""
-    import horovod.torch as hvd_torch
+    start = time.monotonic()
     import torch
+
+    imported = time.monotonic()
+    import horovod.torch as hvd_torch
 
     hvd_torch.init()
     hvd_torch.allreduce(torch.zeros(1))
     over = time.monotonic()  # one clock for all processes of a machine
-    Path(f"{sys.argv[1]}.{hvd_torch.rank()}").write_text(str(over))
+    Path(f"{sys.argv[1]}.{hvd_torch.rank()}").write_text(f"{over} {imported - start}")
     hvd_torch.shutdown()
 
 
