@@ -5,10 +5,10 @@ PYTHON ?= python3
 TORCH_VERSION ?= 2.13.0
 export PYTHON TORCH_VERSION
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lint type test native bench proto docs verify up down clean
+.PHONY: help setup demo lint type test native bench proto docs verify up down compose-test clean
 
 help:          ## list the verbs
-	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+): .*## /\1\t/' | expand -t 12
+	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+): .*## /\1\t/' | expand -t 14
 
 setup:         ## make .venv and install the package in editable form, with all tools
 	scripts/setup
@@ -42,11 +42,15 @@ docs:          ## write docs/metrics.md from the tables in the code
 verify:        ## everything that is checked before a change is taken
 	.ci/run
 
-up:            ## build the image and run the demo in containers
-	docker-compose up --build
+up:            ## build the image and start a cluster in containers
+	scripts/token
+	scripts/compose up --build --detach
 
-down:          ## remove the containers
-	docker-compose down
+down:          ## remove the containers and what they have kept
+	scripts/compose down --volumes
+
+compose-test:  ## make up with an engine of its own, train, cut hosts off, make down
+	scripts/compose-test
 
 clean:         ## remove what was built
 	rm -rf build dist .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -72,6 +72,12 @@ def build_parser() -> argparse.ArgumentParser:
         default=[],
         help="ranks may run as this user too; repeat it",
     )
+    add(
+        "--socket",
+        metavar="ADDRESS",
+        default="",
+        help="where processes come in that you start yourself (HOROVOD_AGENT): /run/hvd/agent.sock, or @name",
+    )
     add("--data-listen", metavar="HOST", default="", help="address at which other agents' data come in; default: all")
     add("--data-ports", metavar="A-B", default="", help="ports for it, for firewalls; default: any")
     add("--advertise", metavar="HOST", default="", help="address that other agents are told; default: tried in turn")
@@ -114,6 +120,7 @@ def _options(arguments: argparse.Namespace) -> DaemonOptions:
         environment=dict(os.environ),
         helpers=os.environ.get("HVD_HELPERS", ""),
         allowed_uids=frozenset(arguments.allow_uid),
+        socket=arguments.socket,
         plane=_plane(arguments, bool(load_token(arguments.token_file, os.environ))),
     )
 
@@ -152,6 +159,8 @@ async def _serve(options: DaemonOptions, metrics_port: int) -> int:
     except (OSError, ValueError) as error:  # a port that is taken, an interface that is missing
         raise SecurityProblem(str(error)) from error
     http = await _serve_http(daemon, metrics_port) if metrics_port >= 0 else None
+    if daemon.lobby is not None:
+        print(f"hvd-agent: HOROVOD_AGENT={daemon.lobby.shell.address}", flush=True)
     with heard_in_loop(asyncio.get_running_loop(), lambda number: daemon.stop(f"it was stopped by {number.name}")):
         code = await daemon.run()
     if http is not None:

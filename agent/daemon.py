@@ -13,7 +13,10 @@ from dataclasses import dataclass, field
 
 from horovod.agent.core.tally import Tally
 from horovod.agent.core.values import Host
+from horovod.agent.doors import open_door
 from horovod.agent.limits import shortage
+from horovod.agent.lobby import Lobby
+from horovod.agent.output import OutputOptions
 from horovod.agent.planes import sockets
 from horovod.agent.planes.links import Links
 from horovod.agent.planes.probe import measure
@@ -35,7 +38,10 @@ _GOODBYE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class DaemonOptions:
-    """``environment`` is the agent's own: ranks get from it what belongs to the host."""
+    """``environment`` is the agent's own: ranks get from it what belongs to the host.
+
+    ``socket`` is where processes come in that others have started, empty: none can.
+    """
 
     coordinator: Address
     security: Security
@@ -47,6 +53,7 @@ class DaemonOptions:
     grace_s: float = 5.0
     helpers: str = ""
     allowed_uids: frozenset[int] = frozenset()
+    socket: str = ""
     plane: PlaneSettings = field(default_factory=lambda: PlaneSettings())
 
 
@@ -86,10 +93,20 @@ class _JobRun:
         self.shell.start(registered=True)
         self.shell.order(start)
 
+    @property
+    def unconfirmed_bytes(self) -> int:
+        """Output that the coordinator may not have."""
+        return self.relay.unconfirmed_bytes
+
     def abandon(self) -> None:
         """Nobody waits for its results any more."""
         self.relay.abandon()
         self.shell.end_ranks()
+
+    async def end(self, drain_s: float | None) -> None:
+        """Ends the ranks, waits for them and for their output."""
+        self.shell.end_ranks()
+        await self.shell.close(drain_s)
 
 
 class Daemon:
@@ -98,10 +115,11 @@ class Daemon:
     def __init__(self, options: DaemonOptions) -> None:
         self._options = options
         self._orders: asyncio.Queue[control_pb2.Order | None] = asyncio.Queue()
-        self._job: _JobRun | None = None
+        self._job: _JobRun | Lobby | None = None
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._measuring: set[asyncio.Future[None]] = set()
         self._stopping = False
+        self._lost = self._stopped = ""
         self.tally = Tally()
         self.problem = ""
         plane = options.plane
@@ -114,6 +132,22 @@ class Daemon:
             addresses=_addresses(plane, options.coordinator, self._links.port),
         )
         self._uplink = Uplink(UplinkOptions(options.coordinator, options.security, register), self)
+        self._lobby = self._open_lobby() if options.socket else None
+
+    def _open_lobby(self) -> Lobby:
+        options = self._options
+        door = open_door(options.socket, bool(options.allowed_uids))
+        agent = AgentOptions(
+            options.name,
+            options.host,
+            options.slots,
+            RankOptions(output=OutputOptions(speaker="hvd-agent")),
+            helpers=options.helpers,
+            allowed_uids=options.allowed_uids,
+            door=door,
+        )
+        outputs = AgentOutputs(self._uplink.report, self.broken)
+        return Lobby(AgentShell(agent, outputs, PlaneOptions(self._links, options.plane.tcp), self.tally), door.warning)
 
     @property
     def options(self) -> DaemonOptions:
@@ -130,9 +164,14 @@ class Daemon:
         """Of the job that has ranks here."""
         return self._job.shell if self._job is not None else None
 
+    @property
+    def lobby(self) -> Lobby | None:
+        """Where processes come in that others have started."""
+        return self._lobby
+
     def unconfirmed_bytes(self) -> dict[str, int]:
         """What was sent and not confirmed yet."""
-        output = self._job.relay.unconfirmed_bytes if self._job is not None else 0
+        output = self._job.unconfirmed_bytes if self._job is not None else 0
         return {"reports": self._uplink.unconfirmed_bytes, "output": output}
 
     async def run(self) -> int:
@@ -150,6 +189,9 @@ class Daemon:
             if self.problem:
                 await self._uplink.leave("it has met an error of its own", _GOODBYE_S)
             await self._end_job(_DRAIN_S)
+            if self._lobby is not None:
+                why = self._stopped or "it has met an error of its own"
+                await self._lobby.close(f"The agent of this host, {self._options.name}, is gone: {why}.")
             await self._uplink.close()
             await self._links.close()
 
@@ -159,7 +201,7 @@ class Daemon:
             if self._job is not None:
                 self._job.shell.kill_ranks()
             return
-        self._stopping = True
+        self._stopping, self._stopped = True, reason
         self._leaving = asyncio.ensure_future(self._leave(reason))
 
     async def _leave(self, reason: str) -> None:
@@ -184,6 +226,7 @@ class Daemon:
         if self._job is not None:
             log.warning("The ranks of job %d are ended: %s.", self._job.number, reason)
             self._job.abandon()
+        self._lost = reason
         self._orders.put_nowait(None)
 
     def refused(self, text: str) -> None:
@@ -208,10 +251,14 @@ class Daemon:
     async def _carry_out(self, order: control_pb2.Order | None) -> None:
         if order is None:
             await self._end_job(_DRAIN_S)
+            if self._lobby is not None:
+                self._lobby.lost(f"The coordinator can't be reached any more: {self._lost}.")
             return
         body = order.WhichOneof("body")
         if body == "start_ranks":
             await self._start_job(order)
+        elif self._lobby is not None and body in self._lobby.ORDERS:
+            self._lobby.shell.order(order)
         elif body == "measure_round_trips":
             task = asyncio.ensure_future(self._measure(order.measure_round_trips, self._uplink.sessions))
             self._measuring.add(task)
@@ -230,7 +277,10 @@ class Daemon:
 
     async def _start_job(self, order: control_pb2.Order) -> None:
         await self._end_job(0.0)
-        if not self._stopping:
+        if self._lobby is not None and order.start_ranks.guests:
+            self._job = self._lobby
+            self._lobby.start(order)
+        elif not self._stopping:
             log.info("Job %d starts with %d ranks here.", order.start_ranks.job, len(order.start_ranks.places))
             outputs = AgentOutputs(self._reporter(self._uplink.report), self.broken)
             self._job = _JobRun(self._options, self._uplink.instance, order, outputs, self._links, self.tally)
@@ -248,8 +298,7 @@ class Daemon:
     async def _end_job(self, drain_s: float | None) -> None:
         job = self._job
         if job is not None:
-            job.shell.end_ranks()
-            await job.shell.close(drain_s)
+            await job.end(drain_s)
             self._job = None  # not before: its output may have to be abandoned while it is awaited
             log.info("Job %d is over here.", job.number)
 

@@ -45,7 +45,10 @@ class ShellState(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AgentView:
-    """What an agent is, and where to look; there may be no shell between jobs, the tally is the same in all of them."""
+    """What an agent is, and where to look; there may be no shell between jobs, the tally is the same in all of them.
+
+    ``lobby``: the address where processes come in that others start, and how many of them wait for a rank.
+    """
 
     name: str
     host: str
@@ -53,6 +56,7 @@ class AgentView:
     tally: Tally
     shell: Callable[[], ShellState | None]
     labels: Mapping[str, str] = field(default_factory=dict)
+    lobby: Callable[[], tuple[str, int]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +75,10 @@ SESSIONS = counter(
 UNCONFIRMED = gauge("hvd_agent_unconfirmed_bytes", "Sent to the coordinator, but not confirmed yet.", "kind")
 SLOTS = gauge("hvd_agent_local_slots", "Places for ranks on this agent.")
 RANKS = gauge("hvd_agent_ranks", "Ranks of the job on this agent.", "state")
+WAITING = gauge("hvd_agent_waiting_processes", "Processes that others have started here and that wait to become ranks.")
 JOBS = counter("hvd_agent_jobs_total", "Jobs of which ranks were started here.")
 EPOCH = gauge("hvd_agent_epoch", "Number of the epoch that local ranks are in; 0 while there is none.")
-MEMBERSHIP = (REGISTERED, SESSIONS, UNCONFIRMED, SLOTS, RANKS, JOBS, EPOCH)
+MEMBERSHIP = (REGISTERED, SESSIONS, UNCONFIRMED, SLOTS, RANKS, WAITING, JOBS, EPOCH)
 
 ROUNDS = counter(
     "hvd_agent_rounds_total",
@@ -156,7 +161,7 @@ def agent_collector(view: AgentView, facts: Facts | None = None) -> StateCollect
 
 def slot_state(slot: Slot) -> str:
     """``starting``: its process has not called init."""
-    if not slot.running:
+    if not slot.running and (slot.hello is None or slot.session is None):
         return "gone"
     return slot.session.phase.value if slot.session is not None else "starting"
 
@@ -207,6 +212,8 @@ def _membership(view: AgentView, core: AgentCore | None) -> Iterator[Sample]:
     states = Counter(slot_state(slot) for slot in core.slots.values()) if core is not None else Counter()
     for state in STATES:
         yield RANKS.at(states[state], state)
+    if view.lobby is not None:
+        yield WAITING.at(view.lobby()[1])
     epoch = core.epoch if core is not None else None
     yield EPOCH.at(epoch.number if epoch is not None else 0)
     yield PLANS.at(len(epoch.plans) if epoch is not None else 0)

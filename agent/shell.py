@@ -22,7 +22,9 @@ from horovod.agent.connections import Connection, WorkerServer, close_all
 from horovod.agent.core import AgentCore, AgentInfo
 from horovod.agent.core import events as ev
 from horovod.agent.core import values as v
+from horovod.agent.core.guests import GuestCore
 from horovod.agent.core.tally import Tally
+from horovod.agent.doors import Door
 from horovod.agent.limits import shortage
 from horovod.agent.members import Members
 from horovod.agent.planes.links import Link, LinkFailed, Links
@@ -43,7 +45,10 @@ _ORDERS = by_field(*v.ORDER_BODIES)
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
-    """What an agent is told when it starts; ``helpers`` is the setting HVD_HELPERS, ``allowed_uids`` are other users."""
+    """What an agent is told when it starts; ``helpers`` is the setting HVD_HELPERS, ``allowed_uids`` are other users.
+
+    ``door`` is where processes come in that others have started; without one, the agent starts its ranks itself.
+    """
 
     name: str
     host: str
@@ -51,6 +56,7 @@ class AgentOptions:
     ranks: RankOptions = field(default_factory=RankOptions)
     helpers: str = ""
     allowed_uids: frozenset[int] = frozenset()
+    door: Door | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +89,7 @@ class AgentShell:
         self._outputs = outputs
         self._events: deque[ev.Event] = deque()
         self._busy = False
-        self._server = WorkerServer(self, allowed_uids=options.allowed_uids)
+        self._server = WorkerServer(self, allowed_uids=options.allowed_uids, door=options.door)
         self._members = Members(self._process_died)
         self.tally = tally or Tally()
         self._boards = BoardRoom(lambda: self._call_in_loop(ev.Bell()), options.helpers, self.tally)
@@ -97,7 +103,7 @@ class AgentShell:
             self._server.address,
             secrets.token_hex(16),
         )
-        self.core = AgentCore(info, tally=self.tally)
+        self.core = (AgentCore if options.door is None else GuestCore)(info, tally=self.tally)
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -132,6 +138,10 @@ class AgentShell:
     def end_ranks(self) -> None:
         """Ends every rank, with the usual grace."""
         self._ranks.end_all(kill=False)
+
+    def abandon(self, reason: str) -> None:
+        """Of processes that others have started: their epoch fails for this reason, and they are left alone."""
+        self._post(ev.Abandoned(reason))
 
     async def close(self, drain_s: float | None = None) -> None:
         """Waits for the ranks to be gone and their output to be written, then lets everything go."""
@@ -225,6 +235,9 @@ class AgentShell:
             self._ranks.start(command)
         elif isinstance(command, ev.EndProcess):
             self._ranks.end(command.rank, command.kill)
+        elif isinstance(command, ev.EndGuest):
+            if reason := self._members.kill(command.connection):
+                self._server.seldom.warning("A rank holds up the others: %s.", reason)
         elif isinstance(command, ev.Show):
             self._ranks.say(command.text)
         elif isinstance(command, ev.CloseConnection):

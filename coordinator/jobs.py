@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import grpc
-from horovod.coordinator.core import Config, JobCancelled, JobEnded, JobSubmitted
+from horovod.coordinator.core import Config, GatheringOpened, JobCancelled, JobEnded, JobSubmitted
 from horovod.coordinator.core.job import Job
 from horovod.coordinator.core.queue import JobQueue, Refuse, Wait, Wanted
+from horovod.coordinator.core.values import RankPlace
 from horovod.coordinator.feeds import JobFeeds
 from horovod.coordinator.outbox import Outbox
 from horovod.coordinator.sessions import first_frame, until_one_ends
@@ -25,12 +26,18 @@ log = logging.getLogger("horovod.coordinator")
 _PROTOCOL = 1
 _LAUNCHER_GONE = 128 + 1
 _GONE = "The launcher is gone."
+_NO_LAUNCHER = 0  # the ticket of a job that formed by itself
+_STARTED_BY_OTHERS = ("processes that others have started",)
 
 
 class Jobs(Protocol):
     """What the desk needs of the coordinator; ``submit`` gives the job that runs now, or says why there is none."""
 
     def submit(self, event: JobSubmitted) -> tuple[int, Job] | str: ...
+
+    def gather(self, event: GatheringOpened) -> None: ...
+
+    def release(self) -> None: ...
 
     def cancel(self, event: JobCancelled) -> None: ...
 
@@ -66,7 +73,7 @@ class JobDesk:
     @property
     def is_idle(self) -> bool:
         """Whether no job runs or waits."""
-        return not self._launchers
+        return not self._launchers and self._queue.running is None
 
     @property
     def waiting(self) -> int:
@@ -130,8 +137,8 @@ class JobDesk:
                 "install the same version of hvd on both."
             )
             self._refuse(launcher, text)
-        elif self._closing or submit.size < 1 or not submit.command:
-            self._refuse(launcher, self._closing or "A job has a command and at least one rank.")
+        elif self._closing or submit.size < 1 or bool(submit.command) == submit.attach:
+            self._refuse(launcher, self._closing or "A job has at least one rank, and a command unless it attaches.")
         else:
             answer = self._queue.submit(_wanted(launcher), self._jobs.slots())
             if isinstance(answer, Refuse):
@@ -142,6 +149,9 @@ class JobDesk:
                 self._start(launcher)
 
     def _start(self, launcher: _Launcher) -> None:
+        if launcher.submit.attach:
+            self._gather(launcher)
+            return
         started = self._jobs.submit(_event(launcher.submit, self._limits))
         if isinstance(started, str):
             self._refuse(launcher, started)
@@ -149,11 +159,30 @@ class JobDesk:
         launcher.number, job = started
         agents = {place.agent: self._jobs.instance(place.agent) for place in job.places}
         launcher.feeds = JobFeeds(launcher.outbox, agents, self._clock(), lambda: self._look(launcher))
-        update = control_pb2.JobUpdate()
-        for place in job.places:
-            fill(update.accepted.places.add(), place)
-        launcher.outbox.put_now(update)
+        launcher.outbox.put_now(_accepted(job.places))
         log.info("Job %d starts: %s.", launcher.number, _wanted(launcher))
+
+    def _gather(self, launcher: _Launcher) -> None:
+        """Nothing is started: the launcher hears of ranks that others start."""
+        launcher.feeds = JobFeeds(launcher.outbox, {}, self._clock(), lambda: self._look(launcher))
+        event = _event(launcher.submit, self._limits)
+        self._jobs.gather(GatheringOpened(event.size, event.limits))
+
+    def formed(self, number: int, places: Sequence[RankPlace]) -> None:
+        """Processes that others have started are a job now: of the launcher that waits for it, or of none."""
+        launcher = self._running()
+        if launcher is None:
+            self._queue.running = Wanted(_NO_LAUNCHER, len(places), _STARTED_BY_OTHERS)
+        else:
+            launcher.number = number
+            launcher.outbox.put_now(_accepted(places))
+        log.info("Job %d starts: %d processes that others have started.", number, len(places))
+
+    def seen(self, text: str) -> None:
+        """Who has come, for the launcher that waits for ranks that others start."""
+        launcher = self._running()
+        if launcher is not None:
+            self._say(launcher, text)
 
     def _say(self, launcher: _Launcher, text: str) -> None:
         launcher.outbox.put_now(control_pb2.JobUpdate(notice=control_pb2.JobNotice(text=text)))
@@ -175,6 +204,9 @@ class JobDesk:
             launcher.end, launcher.ended_at = end, self._clock()
             log.info("Job %d has ended with code %d. %s", launcher.number, end.code, end.text)
             self._look(launcher)
+        elif self._queue.over(_NO_LAUNCHER):
+            log.info("The job of processes that others have started has ended with code %d. %s", end.code, end.text)
+            asyncio.get_running_loop().call_soon(self.advance)
 
     def _look(self, launcher: _Launcher) -> None:
         over = launcher.feeds is not None and (launcher.feeds.is_over or launcher.outbox.closed)
@@ -192,6 +224,8 @@ class JobDesk:
         launcher.is_over = True
         self._launchers.pop(launcher.ticket, None)
         self._queue.over(launcher.ticket)
+        if self._running() is None:
+            self._jobs.release()
         asyncio.get_running_loop().call_soon(self.advance)
 
     # ---- what happens elsewhere
@@ -217,6 +251,8 @@ class JobDesk:
     def close(self, reason: str) -> None:
         """No more jobs: the running one is cancelled, those that wait are refused."""
         self._closing = reason
+        if self._queue.running is not None and self._running() is None:
+            self._jobs.cancel(JobCancelled(1, reason))
         for launcher in list(self._launchers.values()):
             if launcher.feeds is None:
                 self._refuse(launcher, reason)
@@ -224,9 +260,16 @@ class JobDesk:
                 self._cancel(launcher, JobCancelled(1, reason))
 
 
+def _accepted(places: Sequence[RankPlace]) -> control_pb2.JobUpdate:
+    update = control_pb2.JobUpdate()
+    for place in places:
+        fill(update.accepted.places.add(), place)
+    return update
+
+
 def _wanted(launcher: _Launcher) -> Wanted:
     submit = launcher.submit
-    command = tuple(map(to_text, submit.command))
+    command = tuple(map(to_text, submit.command)) or _STARTED_BY_OTHERS
     return Wanted(launcher.ticket, submit.size, command, submit.launcher, submit.wait)
 
 

@@ -13,8 +13,20 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from horovod.coordinator.core import AgentLost, Cast, Config, Event, JobCancelled, JobEnded, JobSubmitted, Tick
+from horovod.coordinator.core import (
+    AgentLost,
+    Cast,
+    Config,
+    Event,
+    GatheringOpened,
+    JobCancelled,
+    JobEnded,
+    JobFormed,
+    JobSubmitted,
+    Tick,
+)
 from horovod.coordinator.core.job import Job
+from horovod.coordinator.core.selfstart import SelfStart
 from horovod.coordinator.core.sessions import SessionBook
 from horovod.coordinator.embedded import EmbeddedCoordinator, Handlers
 from horovod.coordinator.jobs import JobDesk
@@ -31,11 +43,15 @@ _TICK_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """``broken`` hears of an error of the coordinator itself: it can't go on then."""
+    """``broken`` hears of an error of the coordinator itself: it can't go on then.
+
+    ``self_started``: so many processes that others start are a job, whenever no other one runs; 0: none.
+    """
 
     config: Config = field(default_factory=Config)
     peer_timeout_s: float = 10.0
     broken: Callable[[BaseException], None] = lambda error: None
+    self_started: int = 0
 
 
 class Service:
@@ -46,11 +62,12 @@ class Service:
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[Event] = deque()
         self._busy = False
-        handlers = Handlers(order=self._order, job_ended=self._job_ended, cast=self._cast)
+        handlers = Handlers(self._order, self._job_ended, self._cast, self._job_formed, self._gathering_seen)
         self._embedded = EmbeddedCoordinator(options.config, time.monotonic, handlers)
         self.core = self._embedded.core
         self.core.incarnation = int(time.time())
         self.core.secret = secrets.token_bytes(32)
+        self.core.selfstart = SelfStart(options.self_started, options.config)
         self._last_end: JobEnded | None = None
         self.desk = JobDesk(self, time.monotonic, options.config)
         book = SessionBook(self.core.incarnation, options.peer_timeout_s)
@@ -95,6 +112,12 @@ class Service:
         self._last_end = end
         self.desk.ended(end)
 
+    def _job_formed(self, formed: JobFormed) -> None:
+        self.desk.formed(self.core.jobs, formed.places)
+
+    def _gathering_seen(self, text: str) -> None:
+        self.desk.seen(text)
+
     # ---- agents
 
     def came(self, register: control_pb2.Register) -> None:
@@ -124,7 +147,16 @@ class Service:
         self._tell(event)
         if self.core.job is None:
             return self._last_end.text if self._last_end is not None else "The coordinator could not start it."
+        self.core.selfstart.held = True
         return self.core.jobs, self.core.job
+
+    def gather(self, event: GatheringOpened) -> None:
+        """Waits for ranks that others start."""
+        self._tell(event)
+
+    def release(self) -> None:
+        """No launcher has the turn any more: processes that others have started may be a job."""
+        self.core.selfstart.held = False
 
     def cancel(self, event: JobCancelled) -> None:
         """Ends the running job."""

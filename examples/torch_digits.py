@@ -81,7 +81,7 @@ def accuracy(model: nn.Module, data: TensorDataset) -> float:
 def main() -> None:
     """Parses the arguments, trains, prints accuracy and throughput on rank 0."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--batch-size", type=int, default=32, help="per rank")
     arguments = parser.parse_args()
 

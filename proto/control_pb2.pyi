@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AgentReport(_message.Message):
-    __slots__ = ("epoch", "register", "rank_hello", "announcements", "held", "plan_retired", "join_requested", "join_quiet", "set_add_requested", "set_remove_requested", "rank_left", "rank_started", "rank_exited", "observation", "peer_lost", "round_trips")
+    __slots__ = ("epoch", "register", "rank_hello", "announcements", "held", "plan_retired", "join_requested", "join_quiet", "set_add_requested", "set_remove_requested", "rank_left", "rank_started", "rank_exited", "observation", "peer_lost", "round_trips", "guests")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     RANK_HELLO_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +24,7 @@ class AgentReport(_message.Message):
     OBSERVATION_FIELD_NUMBER: _ClassVar[int]
     PEER_LOST_FIELD_NUMBER: _ClassVar[int]
     ROUND_TRIPS_FIELD_NUMBER: _ClassVar[int]
+    GUESTS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     register: Register
     rank_hello: RankHello
@@ -40,7 +41,8 @@ class AgentReport(_message.Message):
     observation: Observation
     peer_lost: PeerLost
     round_trips: RoundTrips
-    def __init__(self, epoch: _Optional[int] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., rank_hello: _Optional[_Union[RankHello, _Mapping]] = ..., announcements: _Optional[_Union[Announcements, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., plan_retired: _Optional[_Union[PlanRetired, _Mapping]] = ..., join_requested: _Optional[_Union[JoinRequested, _Mapping]] = ..., join_quiet: _Optional[_Union[JoinQuiet, _Mapping]] = ..., set_add_requested: _Optional[_Union[SetAddRequested, _Mapping]] = ..., set_remove_requested: _Optional[_Union[SetRemoveRequested, _Mapping]] = ..., rank_left: _Optional[_Union[RankLeft, _Mapping]] = ..., rank_started: _Optional[_Union[RankStarted, _Mapping]] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., observation: _Optional[_Union[Observation, _Mapping]] = ..., peer_lost: _Optional[_Union[PeerLost, _Mapping]] = ..., round_trips: _Optional[_Union[RoundTrips, _Mapping]] = ...) -> None: ...
+    guests: Guests
+    def __init__(self, epoch: _Optional[int] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., rank_hello: _Optional[_Union[RankHello, _Mapping]] = ..., announcements: _Optional[_Union[Announcements, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., plan_retired: _Optional[_Union[PlanRetired, _Mapping]] = ..., join_requested: _Optional[_Union[JoinRequested, _Mapping]] = ..., join_quiet: _Optional[_Union[JoinQuiet, _Mapping]] = ..., set_add_requested: _Optional[_Union[SetAddRequested, _Mapping]] = ..., set_remove_requested: _Optional[_Union[SetRemoveRequested, _Mapping]] = ..., rank_left: _Optional[_Union[RankLeft, _Mapping]] = ..., rank_started: _Optional[_Union[RankStarted, _Mapping]] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., observation: _Optional[_Union[Observation, _Mapping]] = ..., peer_lost: _Optional[_Union[PeerLost, _Mapping]] = ..., round_trips: _Optional[_Union[RoundTrips, _Mapping]] = ..., guests: _Optional[_Union[Guests, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
     __slots__ = ("agent", "host", "slots", "labels", "addresses")
@@ -255,6 +257,26 @@ class PeerLost(_message.Message):
     text: str
     def __init__(self, agent: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
+class Guests(_message.Message):
+    __slots__ = ("items", "resting")
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    RESTING_FIELD_NUMBER: _ClassVar[int]
+    items: _containers.RepeatedCompositeFieldContainer[Guest]
+    resting: int
+    def __init__(self, items: _Optional[_Iterable[_Union[Guest, _Mapping]]] = ..., resting: _Optional[int] = ...) -> None: ...
+
+class Guest(_message.Message):
+    __slots__ = ("id", "pid", "rank", "size")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    pid: int
+    rank: int
+    size: int
+    def __init__(self, id: _Optional[int] = ..., pid: _Optional[int] = ..., rank: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
+
 class RoundTrips(_message.Message):
     __slots__ = ("items",)
     ITEMS_FIELD_NUMBER: _ClassVar[int]
@@ -270,7 +292,7 @@ class RoundTrip(_message.Message):
     def __init__(self, agent: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("epoch", "registered", "start_ranks", "stop_ranks", "epoch_start", "rank_rejected", "plan_made", "refusal", "hold", "retire_plan", "joined_ranks", "all_joined", "join_done", "set_added", "set_removed", "end_epoch", "warn", "job_finished", "measure_round_trips")
+    __slots__ = ("epoch", "registered", "start_ranks", "stop_ranks", "epoch_start", "rank_rejected", "plan_made", "refusal", "hold", "retire_plan", "joined_ranks", "all_joined", "join_done", "set_added", "set_removed", "end_epoch", "warn", "job_finished", "measure_round_trips", "gathering", "guest_rejected")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
     START_RANKS_FIELD_NUMBER: _ClassVar[int]
@@ -290,6 +312,8 @@ class Order(_message.Message):
     WARN_FIELD_NUMBER: _ClassVar[int]
     JOB_FINISHED_FIELD_NUMBER: _ClassVar[int]
     MEASURE_ROUND_TRIPS_FIELD_NUMBER: _ClassVar[int]
+    GATHERING_FIELD_NUMBER: _ClassVar[int]
+    GUEST_REJECTED_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     registered: Registered
     start_ranks: StartRanks
@@ -309,7 +333,9 @@ class Order(_message.Message):
     warn: Warn
     job_finished: JobFinished
     measure_round_trips: MeasureRoundTrips
-    def __init__(self, epoch: _Optional[int] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., start_ranks: _Optional[_Union[StartRanks, _Mapping]] = ..., stop_ranks: _Optional[_Union[StopRanks, _Mapping]] = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., rank_rejected: _Optional[_Union[RankRejected, _Mapping]] = ..., plan_made: _Optional[_Union[PlanMade, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., retire_plan: _Optional[_Union[RetirePlan, _Mapping]] = ..., joined_ranks: _Optional[_Union[JoinedRanks, _Mapping]] = ..., all_joined: _Optional[_Union[AllJoined, _Mapping]] = ..., join_done: _Optional[_Union[JoinDone, _Mapping]] = ..., set_added: _Optional[_Union[SetAdded, _Mapping]] = ..., set_removed: _Optional[_Union[SetRemoved, _Mapping]] = ..., end_epoch: _Optional[_Union[EndEpoch, _Mapping]] = ..., warn: _Optional[_Union[Warn, _Mapping]] = ..., job_finished: _Optional[_Union[JobFinished, _Mapping]] = ..., measure_round_trips: _Optional[_Union[MeasureRoundTrips, _Mapping]] = ...) -> None: ...
+    gathering: Gathering
+    guest_rejected: GuestRejected
+    def __init__(self, epoch: _Optional[int] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., start_ranks: _Optional[_Union[StartRanks, _Mapping]] = ..., stop_ranks: _Optional[_Union[StopRanks, _Mapping]] = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., rank_rejected: _Optional[_Union[RankRejected, _Mapping]] = ..., plan_made: _Optional[_Union[PlanMade, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., retire_plan: _Optional[_Union[RetirePlan, _Mapping]] = ..., joined_ranks: _Optional[_Union[JoinedRanks, _Mapping]] = ..., all_joined: _Optional[_Union[AllJoined, _Mapping]] = ..., join_done: _Optional[_Union[JoinDone, _Mapping]] = ..., set_added: _Optional[_Union[SetAdded, _Mapping]] = ..., set_removed: _Optional[_Union[SetRemoved, _Mapping]] = ..., end_epoch: _Optional[_Union[EndEpoch, _Mapping]] = ..., warn: _Optional[_Union[Warn, _Mapping]] = ..., job_finished: _Optional[_Union[JobFinished, _Mapping]] = ..., measure_round_trips: _Optional[_Union[MeasureRoundTrips, _Mapping]] = ..., gathering: _Optional[_Union[Gathering, _Mapping]] = ..., guest_rejected: _Optional[_Union[GuestRejected, _Mapping]] = ...) -> None: ...
 
 class Registered(_message.Message):
     __slots__ = ("incarnation",)
@@ -344,20 +370,22 @@ class Variable(_message.Message):
     def __init__(self, name: _Optional[bytes] = ..., value: _Optional[bytes] = ...) -> None: ...
 
 class StartRanks(_message.Message):
-    __slots__ = ("command", "environment", "directory", "size", "places", "job")
+    __slots__ = ("command", "environment", "directory", "size", "places", "job", "guests")
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
+    GUESTS_FIELD_NUMBER: _ClassVar[int]
     command: _containers.RepeatedScalarFieldContainer[bytes]
     environment: _containers.RepeatedCompositeFieldContainer[Variable]
     directory: bytes
     size: int
     places: _containers.RepeatedCompositeFieldContainer[RankPlace]
     job: int
-    def __init__(self, command: _Optional[_Iterable[bytes]] = ..., environment: _Optional[_Iterable[_Union[Variable, _Mapping]]] = ..., directory: _Optional[bytes] = ..., size: _Optional[int] = ..., places: _Optional[_Iterable[_Union[RankPlace, _Mapping]]] = ..., job: _Optional[int] = ...) -> None: ...
+    guests: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, command: _Optional[_Iterable[bytes]] = ..., environment: _Optional[_Iterable[_Union[Variable, _Mapping]]] = ..., directory: _Optional[bytes] = ..., size: _Optional[int] = ..., places: _Optional[_Iterable[_Union[RankPlace, _Mapping]]] = ..., job: _Optional[int] = ..., guests: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StopRanks(_message.Message):
     __slots__ = ("reason", "grace_s")
@@ -492,6 +520,20 @@ class Warn(_message.Message):
     TEXT_FIELD_NUMBER: _ClassVar[int]
     text: str
     def __init__(self, text: _Optional[str] = ...) -> None: ...
+
+class Gathering(_message.Message):
+    __slots__ = ("text",)
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    def __init__(self, text: _Optional[str] = ...) -> None: ...
+
+class GuestRejected(_message.Message):
+    __slots__ = ("guest", "reason")
+    GUEST_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    guest: int
+    reason: str
+    def __init__(self, guest: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class JobFinished(_message.Message):
     __slots__ = ("code", "text")
@@ -646,7 +688,7 @@ class JobFrame(_message.Message):
     def __init__(self, submit: _Optional[_Union[JobSubmit, _Mapping]] = ..., cancel: _Optional[_Union[JobCancel, _Mapping]] = ..., output_closed: _Optional[_Union[OutputClosed, _Mapping]] = ...) -> None: ...
 
 class JobSubmit(_message.Message):
-    __slots__ = ("protocol", "version", "size", "command", "environment", "directory", "wait", "limits", "launcher")
+    __slots__ = ("protocol", "version", "size", "command", "environment", "directory", "wait", "limits", "launcher", "attach")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -656,6 +698,7 @@ class JobSubmit(_message.Message):
     WAIT_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     LAUNCHER_FIELD_NUMBER: _ClassVar[int]
+    ATTACH_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     version: str
     size: int
@@ -665,7 +708,8 @@ class JobSubmit(_message.Message):
     wait: bool
     limits: JobLimits
     launcher: str
-    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., size: _Optional[int] = ..., command: _Optional[_Iterable[bytes]] = ..., environment: _Optional[_Iterable[_Union[Variable, _Mapping]]] = ..., directory: _Optional[bytes] = ..., wait: bool = ..., limits: _Optional[_Union[JobLimits, _Mapping]] = ..., launcher: _Optional[str] = ...) -> None: ...
+    attach: bool
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., size: _Optional[int] = ..., command: _Optional[_Iterable[bytes]] = ..., environment: _Optional[_Iterable[_Union[Variable, _Mapping]]] = ..., directory: _Optional[bytes] = ..., wait: bool = ..., limits: _Optional[_Union[JobLimits, _Mapping]] = ..., launcher: _Optional[str] = ..., attach: bool = ...) -> None: ...
 
 class JobLimits(_message.Message):
     __slots__ = ("stall_check_s", "stall_shutdown_s", "deadlock_grace_s", "cache_capacity", "start_warning_s", "start_timeout_s", "deterministic")

@@ -144,6 +144,7 @@ def remote_spec(arguments: argparse.Namespace, environment: Mapping[str, str], o
         command=tuple(arguments.command),
         environment=environment,
         wait=bool(arguments.wait),
+        attach=bool(arguments.attach),
         limits=coordinator_config(environment, arguments.start_timeout),
         output=output,
     )

@@ -8,7 +8,7 @@ import getpass
 import logging
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,7 +36,7 @@ _END_S = 25.0  # how long the end of a cancelled job may take: grace, lost agent
 
 @dataclass(frozen=True, slots=True)
 class RemoteSpec:
-    """What to run, and where to ask for it."""
+    """What to run, and where to ask for it; ``attach``: nothing, others start the ranks."""
 
     coordinator: Address
     security: Security
@@ -44,6 +44,7 @@ class RemoteSpec:
     command: tuple[str, ...]
     environment: Mapping[str, str]
     wait: bool = False
+    attach: bool = False
     limits: Config = field(default_factory=Config)
     output: OutputOptions = field(default_factory=OutputOptions)
 
@@ -115,8 +116,7 @@ class RemoteJob:
             self._known = True
             body = update.WhichOneof("body")
             if body == "accepted":
-                for place in update.accepted.places:
-                    log.info("Rank %d runs on host %s, agent %s.", place.rank, place.host, place.agent)
+                self._accepted(update.accepted.places)
             elif body == "output":
                 await self._console.show(update.output.rank, update.output.stream, update.output.data)
             elif body == "notice":
@@ -127,6 +127,13 @@ class RemoteJob:
                 end = update.ended
                 return JobResult(end.code, end.text, end.rank, end.host, end.pid, end.signal, end.last_lines)
         return self._lost("it ended the connection")
+
+    def _accepted(self, places: Sequence[control_pb2.RankPlace]) -> None:
+        for place in places:
+            log.info("Rank %d runs on host %s, agent %s.", place.rank, place.host, place.agent)
+        if self._spec.attach:
+            where = ", ".join(f"rank {place.rank} on host {place.host}" for place in places)
+            self._console.say(f"All ranks have come: {where}.")
 
     def _broken(self, error: grpc.aio.AioRpcError) -> JobResult:
         text = error.details() or error.code().name
@@ -154,6 +161,7 @@ def _submission(spec: RemoteSpec) -> control_pb2.JobSubmit:
         command=[os.fsencode(word) for word in spec.command],
         directory=_directory(),
         wait=spec.wait,
+        attach=spec.attach,
         launcher=f"{_user()}@{socket.gethostname()}",
     )
     for name, value in spec.environment.items():

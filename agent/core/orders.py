@@ -17,7 +17,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class StartRanks:
-    """Start these ranks."""
+    """Start these ranks; ``guests``: there is no command, these waiting processes get the places."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -25,6 +25,7 @@ class StartRanks:
     size: int
     places: tuple[RankPlace, ...]
     job: int = 0
+    guests: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +156,21 @@ class JobFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class Gathering:
+    """What the processes wait for that wait for a rank."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class GuestRejected:
+    """This one gets no rank."""
+
+    guest: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class MeasureRoundTrips:
     """Say how far these are; the daemon's task, whatever the core is doing."""
 
@@ -179,5 +195,7 @@ ORDER_BODIES: tuple[type, ...] = (
     EndEpoch,
     Warn,
     JobFinished,
+    Gathering,
+    GuestRejected,
     MeasureRoundTrips,
 )

@@ -185,3 +185,21 @@ class PeerLost:
 
     agent: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """A process that others have started and that waits for a rank; ``rank`` and ``size`` as it was told, -1 and 0: any."""
+
+    id: int
+    pid: int
+    rank: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Guests:
+    """All of them; ``resting``: those that were ranks and still are connected."""
+
+    items: tuple[Guest, ...] = ()
+    resting: int = 0

@@ -45,6 +45,7 @@ class Slot:
     owes: bool = False
     farewell: v.RankLeft | None = None
     farewell_until: float = 0.0
+    hello: v.Hello | None = None  # of a process that others have started
 
 
 def ending(event: ProcessEnded) -> str:

@@ -1,9 +1,9 @@
 """Decisions of the coordinator, without clock, network or files: events in, commands out."""
 
-from horovod.coordinator.core.commands import Cast, Command, JobEnded, Send
+from horovod.coordinator.core.commands import Cast, Command, GatheringSeen, JobEnded, JobFormed, Send
 from horovod.coordinator.core.config import Config
 from horovod.coordinator.core.coordinator import Coordinator
-from horovod.coordinator.core.events import AgentLost, Event, JobCancelled, JobSubmitted, Report, Tick
+from horovod.coordinator.core.events import AgentLost, Event, GatheringOpened, JobCancelled, JobSubmitted, Report, Tick
 
 __all__ = [
     "AgentLost",
@@ -12,8 +12,11 @@ __all__ = [
     "Config",
     "Coordinator",
     "Event",
+    "GatheringOpened",
+    "GatheringSeen",
     "JobCancelled",
     "JobEnded",
+    "JobFormed",
     "JobSubmitted",
     "Report",
     "Send",

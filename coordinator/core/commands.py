@@ -17,7 +17,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class StartRanks:
-    """Start these ranks of the job."""
+    """Start these ranks of the job; ``guests``: there is no command, these waiting processes get the places."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -25,6 +25,7 @@ class StartRanks:
     size: int
     places: tuple[RankPlace, ...]
     job: int
+    guests: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +156,21 @@ class JobFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class Gathering:
+    """What the agent's waiting processes wait for."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class GuestRejected:
+    """This waiting process gets no rank."""
+
+    guest: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class MeasureRoundTrips:
     """Say how far these are, when you know it."""
 
@@ -179,6 +195,8 @@ Body = (
     | EndEpoch
     | Warn
     | JobFinished
+    | Gathering
+    | GuestRejected
     | MeasureRoundTrips
 )
 
@@ -208,6 +226,22 @@ class JobEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class JobFormed:
+    """A job of processes that others have started begins."""
+
+    places: tuple[RankPlace, ...]
+    cause: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GatheringSeen:
+    """For the launcher that has opened the gathering: who is there."""
+
+    text: str
+    cause: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Cast:
     """One message to many agents.  ``answers``: each one's own requests, which stand in its copy of the body."""
 
@@ -230,7 +264,7 @@ class Cast:
         return replace(self.body, requests=self.answers.get(agent, ()))
 
 
-Command = Send | Cast | JobEnded
+Command = Send | Cast | JobEnded | JobFormed | GatheringSeen
 
 
 def sends(commands: Iterable[Command]) -> Iterator[Send]:

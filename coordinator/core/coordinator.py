@@ -34,8 +34,12 @@ from horovod.coordinator.core.epoch import Epoch
 from horovod.coordinator.core.job import Failure, Job, RankCause, RankPhase, RankRecord, leave_text, place_ranks
 from horovod.coordinator.core.process_sets import SetCall, fault
 from horovod.coordinator.core.ring import Ring, by_labels, order_ring
+from horovod.coordinator.core.selfstart import SelfStart, released
 from horovod.coordinator.core.tally import Tally
 from horovod.coordinator.core.values import Error, ErrorKind, ProcessSet
+
+# Reports after which processes that wait for a rank may get one, or hear something new.
+_MOVES = (ev.Register, ev.Guests, ev.RankHello, ev.RankLeft, ev.RankExited, ev.PeerLost)
 
 
 @dataclass(slots=True)
@@ -65,21 +69,27 @@ class Coordinator:
     stale: int = 0
     handled: int = 0
     tally: Tally = field(default_factory=Tally)
+    selfstart: SelfStart = field(default_factory=SelfStart)
 
     def handle(self, event: ev.Event, now: float) -> list[Command]:
         """Commands that follow from the event."""
         self.handled += 1
+        had_job = self.job is not None
         out = Outbox(self.handled, self.epoch.number if self.epoch else 0)
         if isinstance(event, ev.Report):
             self._report(out, event, now)
         elif isinstance(event, ev.JobSubmitted):
             self._submit(out, event, now)
+        elif isinstance(event, ev.GatheringOpened):
+            self.selfstart.open(event.size, event.limits)
         elif isinstance(event, ev.JobCancelled):
             self._cancel(out, event)
         elif isinstance(event, ev.AgentLost):
             self._agent_lost(out, event, now)
         else:
             self._tick(out, now)
+        if not isinstance(event, ev.Report) or isinstance(event.body, _MOVES):
+            self.selfstart.after(out, self, had_job, isinstance(event, ev.Tick))
         return [command for command in map(self._for_those_here, out.commands) if command is not None]
 
     def _for_those_here(self, command: Command) -> Command | None:
@@ -98,7 +108,10 @@ class Coordinator:
         if isinstance(body, ev.Register):
             self.agents[body.agent] = Agent(body.host, body.slots, body.labels, body.addresses)
             self.distances.forget(body.agent)
+            self.selfstart.gathering.forget(body.agent)
             out.send(body.agent, Registered(self.incarnation))
+        elif isinstance(body, ev.Guests):
+            self.selfstart.gathering.report(event.agent, body.items, body.resting)
         elif isinstance(body, ev.RoundTrips):
             self.distances.learn(event.agent, body.items, self.agents)
         elif isinstance(body, (ev.RankHello, ev.RankStarted, ev.RankExited, ev.RankLeft)):
@@ -192,12 +205,13 @@ class Coordinator:
         out.epoch = epoch.number
         for record in job.ranks:
             record.move(RankCause.EPOCH_START)
-        agents = {name: self._in_ring(name) for name in epoch.agents}
+        agents = {name: self.in_ring(name) for name in epoch.agents}
         self.ring = order_ring(agents, self.distances, self.config.deterministic)
         start = EpochStart(job.places, tuple(sets), self.ring.hosts, self._epoch_key(epoch.number))
         out.cast(epoch.agents, start)
 
-    def _in_ring(self, name: str) -> tuple[Host, Mapping[str, str]]:
+    def in_ring(self, name: str) -> tuple[Host, Mapping[str, str]]:
+        """How the others reach this agent, and where it is."""
         agent = self.agents[name]
         return Host(name, agent.host, agent.addresses), agent.labels
 
@@ -214,6 +228,8 @@ class Coordinator:
         rank = record.place.rank
         if self.epoch.ended is None and self.job is not None:
             self.job.culprit = rank
+        if self.job is not None:
+            self.job.note_leave(record, body.reason)
         self.epoch.end(out, Error(ErrorKind.SHUT_DOWN, leave_text(record, body.reason)))
         self._forget_epoch(out, rank)
 
@@ -228,6 +244,7 @@ class Coordinator:
     def _reject_waiting(self, out: Outbox, job: Job, reason: str, retry: bool) -> None:
         for record in job.waiting():
             record.move(RankCause.REJECTED)
+            job.note_leave(record, f"was turned away: {reason.rstrip('.')}")
             out.send(record.place.agent, RankRejected(record.place.rank, reason, retry))
 
     def _reject_unreachable(self, out: Outbox, job: Job) -> None:
@@ -244,6 +261,9 @@ class Coordinator:
     def _exited(self, out: Outbox, job: Job, event: ev.RankExited, now: float, lost: str = "") -> None:
         record = job.ranks[event.rank]
         if record.phase is RankPhase.GONE:
+            return
+        if job.attached and self.epoch is None:
+            self.selfstart.dissolve(out, self, job)
             return
         was_ready = record.phase is RankPhase.READY
         failure = job.note_exit(event, lost)
@@ -277,6 +297,11 @@ class Coordinator:
     def _order_stop(self, out: Outbox, job: Job, reason: str, grace_s: float) -> None:
         out.cast(tuple(job.agents), StopRanks(reason, grace_s))
 
+    def release(self, out: Outbox, job: Job) -> None:
+        """Ranks that have left are out of a job of processes that others have started."""
+        if job.phases[RankPhase.LEFT] and [record for record in job.ranks if released(record)]:
+            self._finish(out, job)
+
     def _finish(self, out: Outbox, job: Job) -> None:
         if not job.is_over:
             return
@@ -284,17 +309,18 @@ class Coordinator:
         self.tally.job_ended(code, job.cancelled is not None)
         out.cast(tuple(job.agents), JobFinished(code, text))
         first = job.failure
-        if first is None or job.cancelled is not None:
-            out.commands.append(JobEnded(code, text, cause=out.cause))
-        else:
+        end = JobEnded(code, text, cause=out.cause)
+        if first is not None and job.cancelled is None:
             details = (first.rank, first.host, first.pid, first.signal, first.last_lines)
-            out.commands.append(JobEnded(code, text, *details, cause=out.cause))
+            end = JobEnded(code, text, *details, cause=out.cause)
+        if not (job.attached and self.selfstart.hold_back(end)):
+            out.commands.append(end)
         self.job = self.epoch = None
 
     def _submit(self, out: Outbox, event: ev.JobSubmitted, now: float) -> None:
         if self.job is not None:
             self.tally.job_ends["refused"] += 1
-            text = f"A job of {self.job.size} ranks runs already: {' '.join(self.job.command)}. Wait for its end."
+            text = f"A job of {self.job.size} ranks runs already: {self.job.title}. Wait for its end."
             out.commands.append(JobEnded(1, text, cause=out.cause))
             return
         placed = place_ranks(event.size, {name: (agent.host, agent.slots) for name, agent in self.agents.items()})
@@ -316,11 +342,14 @@ class Coordinator:
         """While the ranks start: the ring is made of what is known when the last one is there."""
         labels = {name: self.agents[name].labels for name in job.agents if self.agents[name].addresses}
         for name, others in self.distances.wanted(by_labels(labels), now).items():
-            out.send(name, MeasureRoundTrips(tuple(self._in_ring(other)[0] for other in others)))
+            out.send(name, MeasureRoundTrips(tuple(self.in_ring(other)[0] for other in others)))
 
     def _cancel(self, out: Outbox, event: ev.JobCancelled) -> None:
+        self.selfstart.cancel(out, self, event)
         if self.job is None:
             return
+        if self.job.attached and self.epoch is not None:
+            self.epoch.end(out, Error(ErrorKind.LOST, f"The job was cancelled: {event.reason}"))
         if self.job.cancelled is None:
             self.job.cancelled = (event.code, event.reason)
         self._stop(out, self.job, event.reason)
@@ -329,6 +358,7 @@ class Coordinator:
 
     def _agent_lost(self, out: Outbox, event: ev.AgentLost, now: float) -> None:
         agent = self.agents.pop(event.agent, None)
+        self.selfstart.gathering.forget(event.agent)
         job = self.job
         self.distances.forget(event.agent)
         self.tally.agents_lost += agent is not None
@@ -371,6 +401,7 @@ class Coordinator:
 
     def check_invariants(self) -> None:
         """Raises AssertionError when the book is wrong."""
+        self.selfstart.gathering.check_invariants()
         self.distances.check_invariants()
         if self.job is not None:
             self.job.check_invariants()
@@ -386,7 +417,7 @@ def _disagreement(job: Job) -> str:
     hellos = [record.hello for record in job.ranks if record.hello is not None]
     wishes = [tuple(tuple(sorted(item.ranks)) for item in hello.process_sets) for hello in hellos]
     for hello, wish in zip(hellos, wishes, strict=True):
-        if hello.generation != hellos[0].generation:
+        if hello.generation != hellos[0].generation and not job.attached:
             return (
                 f"Rank {hello.rank} is at its hvd.init() number {hello.generation}, rank {hellos[0].rank} at number "
                 f"{hellos[0].generation}. All ranks must call it equally often."

@@ -9,6 +9,7 @@ from horovod.coordinator.core.config import Config
 from horovod.coordinator.core.values import (
     Announcement,
     BlockedOn,
+    Guest,
     OpenRound,
     ProcessSet,
     RankCount,
@@ -143,6 +144,14 @@ class PeerLost:
 
 
 @dataclass(frozen=True, slots=True)
+class Guests:
+    """All processes that wait for a rank on the agent; ``resting``: those that were ranks and still are connected."""
+
+    items: tuple[Guest, ...] = ()
+    resting: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class RoundTrips:
     """What MeasureRoundTrips has found; who could not be reached is missing."""
 
@@ -164,6 +173,7 @@ Body = (
     | RankExited
     | Observation
     | PeerLost
+    | Guests
     | RoundTrips
 )
 BODIES: tuple[type, ...] = (
@@ -181,6 +191,7 @@ BODIES: tuple[type, ...] = (
     RankExited,
     Observation,
     PeerLost,
+    Guests,
     RoundTrips,
 )
 
@@ -214,6 +225,14 @@ class JobSubmitted:
 
 
 @dataclass(frozen=True, slots=True)
+class GatheringOpened:
+    """A launcher waits for ``size`` ranks that others start; until all of their processes are gone."""
+
+    size: int
+    limits: Config | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class JobCancelled:
     """The job must end now, with this exit code (128 + signal of the launcher); ``at_once``: without grace."""
 
@@ -227,4 +246,4 @@ class Tick:
     """Time has passed."""
 
 
-Event = Report | AgentLost | JobSubmitted | JobCancelled | Tick
+Event = Report | AgentLost | JobSubmitted | GatheringOpened | JobCancelled | Tick

@@ -112,6 +112,7 @@ class Job:
     stop_at: float | None = None
     first_hello_at: float | None = None
     start_warned_at: float = 0.0
+    attached: bool = False  # its processes were started by others
     places: tuple[RankPlace, ...] = field(init=False)  # by rank
     agents: dict[str, list[int]] = field(init=False)  # its ranks by agent
     phases: Counter[RankPhase] = field(init=False)  # how many ranks are in each
@@ -123,6 +124,11 @@ class Job:
         for record in self.ranks:
             record.phases = self.phases
             self.agents.setdefault(record.place.agent, []).append(record.place.rank)
+
+    @property
+    def title(self) -> str:
+        """What runs, for messages."""
+        return "processes that others have started" if self.attached else " ".join(self.command)
 
     @property
     def is_over(self) -> bool:
@@ -159,7 +165,15 @@ class Job:
         if event.code == 0 and not owed and not event.start_error:
             return None
         text = f"{_who(record)} can't be reached: {lost}." if lost else exit_text(record, event, owed)
+        if self.attached and not lost:
+            text = f"{_who(record)} is gone: its process has ended, or closed its connection, without hvd.shutdown()."
         return Failure(event.rank, record.place.host, record.pid, event.code or 1, event.signal, text, event.last_lines)
+
+    def note_leave(self, record: RankRecord, reason: str) -> None:
+        """A rank has left; of processes that others have started only this tells of an error."""
+        if self.attached and reason and self.failure is None:
+            place = record.place
+            self.failure = Failure(place.rank, place.host, record.pid, 1, 0, f"{_who(record)} {reason}.")
 
     def result(self) -> tuple[int, str]:
         """Exit code and text of the job that is over."""

@@ -220,7 +220,7 @@ def test_a_launcher_of_another_version_and_jobs_that_are_none_are_refused() -> N
 
     other, none, empty, large = run(story)
     assert other.startswith("This launcher (hvd 9.9) speaks protocol 2, the coordinator 1: install the same version")
-    assert none == empty == "A job has a command and at least one rank."
+    assert none == empty == "A job has at least one rank, and a command unless it attaches."
     assert large.startswith("3 ranks were asked for, but the agents have 2 slots.")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from dataclasses import dataclass, field
@@ -135,7 +136,10 @@ def test_every_metric_of_the_table_can_have_a_value() -> None:
     tally.sent_bytes["b"] = tally.received_bytes["b"] = tally.net["writes"] = 1
     tally.retransmits["b"] = tally.stages["ring", "copy", 3] = 1
     facts = Facts(lambda: True, lambda: 2, lambda: {"reports": 5})
-    values = values_of(agent_collector(view_of(shell_in_an_epoch(), tally), facts))
+    view = dataclasses.replace(view_of(shell_in_an_epoch(), tally), lobby=lambda: ("unix:/x", 2))
+    assert agent_snapshot(view)["lobby"] == {"address": "unix:/x", "waiting": 2}
+    values = values_of(agent_collector(view, facts))
+    assert values["hvd_agent_waiting_processes"] == 2
     names = {re.sub("_(bucket|sum|count)$", "", name.partition("{")[0]) for name in values}
     assert names == {metric.name for metric in TABLE}
 
