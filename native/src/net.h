@@ -251,6 +251,7 @@ struct hvd_net final : private hvd::FrameHandler {
   std::vector<std::pair<uint64_t, uint64_t>> doubts_;  // (plan, round): may never finish, to be looked at
   std::vector<std::pair<Lane *, hvd::OutFrame>> last_words_;  // go out when what rounds had to say is dropped
   uint64_t next_tick_ns_ = 0;
+  uint32_t direct_in_flight_ = 0;  // direct rounds whose own part is sent
   hvd_net_info info_{};
   hvd_net_times times_{};
 };

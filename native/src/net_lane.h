@@ -63,6 +63,7 @@ class Lane {
   void queue(OutFrame frame, Urgency urgency);
   bool has_output() const;
   uint64_t pending_bytes() const { return pending_bytes_; }  // of frames that are not fully written
+  size_t pending_frames() const { return begun_.size() + waiting_[0].size() + waiting_[1].size() + waiting_[2].size(); }
   // Writes until the kernel takes no more or about `budget` bytes are gone; frames that are fully written go to `written`.
   // False with errno set when the connection is broken.
   bool flush(uint64_t budget, std::vector<OutFrame> *written);

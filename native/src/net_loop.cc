@@ -21,7 +21,9 @@ constexpr uint64_t kLongYieldNs = 500'000, kCrowdedNs = 100'000'000;
 constexpr uint64_t kReadBudget = 8 << 20;      // of one lane, before others get their turn
 constexpr uint64_t kWriteBudget = 8 << 20;
 // A few small frames that follow a write closely wait for more of their kind, so that many small rounds share writes.
-constexpr uint64_t kShareNs = 20'000, kShareBytes = 32 << 10;
+// They wait longer while others have not answered what was written before, or have sent what is not asked for here yet: then
+// more rounds are under way.  A round that is alone never waits.
+constexpr uint64_t kShareNs = 20'000, kShareLongNs = 200'000, kShareBytes = 64 << 10;
 constexpr uint64_t kGoodbyeNs = 1'000'000'000, kHearOutNs = 200'000'000;
 constexpr uint64_t kNsPerMs = 1'000'000;
 
@@ -50,7 +52,7 @@ void hvd_net::run() {
     now = hvd::now_ns();
     if (step(now))
       spin_until = now + kSpinNs;
-    else if (now < spin_until && now >= crowded_until)
+    else if (!dirty_.empty() || (now < spin_until && now >= crowded_until))  // what is queued goes out before any sleep
       crowded_until = offer_core() > kLongYieldNs ? now + kCrowdedNs : 0;
     else
       sleep(now);
@@ -75,7 +77,7 @@ bool hvd_net::step(uint64_t now) {
     must_drop_ = true;
   }
   if (!dead_ && (must_drop_ || board_->view.state() == HVD_E_FAILED)) drop_all();
-  return busy || !dirty_.empty();  // what the last two queued goes out before any sleep
+  return busy;
 }
 
 // Counts as the bell's sleeper, then looks once more at what others announce (bell.h), then sleeps in epoll.
@@ -174,7 +176,9 @@ bool hvd_net::flush_lanes(uint64_t now) {
   lanes.swap(dirty_);
   bool busy = false;
   for (Lane *lane : lanes) {
-    if (lane->pending_bytes() < kShareBytes && now - lane->wrote_ns < kShareNs) {
+    bool more = direct_in_flight_ > lane->pending_frames() || info_.parked_bytes != 0;
+    uint64_t share_ns = more ? kShareLongNs : kShareNs;
+    if (lane->pending_bytes() < kShareBytes && now - lane->wrote_ns < share_ns) {
       dirty_.push_back(lane);
       continue;
     }

@@ -40,6 +40,21 @@ struct Arriving {
   bool is_complete() const { return announced && to_come == 0 && filling == 0; }
 };
 
+// Counts itself from begin() until it goes.
+class Counted {
+ public:
+  Counted() = default;
+  Counted(const Counted &) = delete;
+  Counted &operator=(const Counted &) = delete;
+  ~Counted() {
+    if (count_ != nullptr) --*count_;
+  }
+  void begin(uint32_t *count) { ++*(count_ = count); }
+
+ private:
+  uint32_t *count_ = nullptr;
+};
+
 struct NetRound {
   bool started = false;        // cooperative: open here and held; pull: held, something is being sent
   bool wanted_told = false;
@@ -54,6 +69,7 @@ struct NetRound {
   std::vector<bool> asks;          // by place: has no tokens, waits for credit
   uint32_t n_here = 0;
   bool own_sent = false;
+  Counted in_flight;               // from own_sent on
   // ring
   std::vector<ChunkState> chunks;
   uint32_t n_done = 0;
