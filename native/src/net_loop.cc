@@ -23,7 +23,7 @@ constexpr uint64_t kWriteBudget = 8 << 20;
 // A few small frames that follow a write closely wait for more of their kind, so that many small rounds share writes.
 // They wait longer while others have not answered what was written before, or have sent what is not asked for here yet: then
 // more rounds are under way.  A round that is alone never waits.
-constexpr uint64_t kShareNs = 20'000, kShareLongNs = 200'000, kShareBytes = 64 << 10;
+constexpr uint64_t kShareNs = 20'000, kShareLongNs = 300'000, kShareBytes = 64 << 10;
 constexpr uint64_t kGoodbyeNs = 1'000'000'000, kHearOutNs = 200'000'000;
 constexpr uint64_t kNsPerMs = 1'000'000;
 
