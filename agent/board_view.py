@@ -72,6 +72,16 @@ class Books:
         """So much has gone to and come from another agent."""
         self.tally.sent_bytes[agent] += self._more("sent", agent, info.bytes_sent)
         self.tally.received_bytes[agent] += self._more("received", agent, info.bytes_received)
+        self.tally.retransmits[agent] += self._more("retransmits", agent, info.retransmits)
+
+    def times(self, found: native.NetTime) -> None:
+        """A stage of the net's rounds took so long so often."""
+        where = (found.algorithm, found.stage)
+        key = " ".join(where)
+        self.tally.stage_ns[where] += self._more("stage ns", key, found.sum_ns)
+        for bucket, count in enumerate(found.counts):
+            if count:
+                self.tally.stages[found.algorithm, found.stage, bucket] += self._more(key, str(bucket), count)
 
     def _more(self, kind: str, key: str, count: int) -> int:
         before = self.counted.get((kind, key), 0)
@@ -103,6 +113,8 @@ class BoardView:
             self.books.net(info)
             for agent, stat in self.plane.neighbours():
                 self.books.neighbour(agent, stat)
+            for times in self.plane.times():
+                self.books.times(times)
         return info
 
     def rounds(self) -> list[native.RoundInfo]:

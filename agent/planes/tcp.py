@@ -97,6 +97,10 @@ class TcpPlane:
         """Counters; None when the net is too busy to answer."""
         return self._net.stat()
 
+    def times(self) -> list[native.NetTime]:
+        """How long the stages of rounds took; empty when the net is too busy to answer."""
+        return self._net.times()
+
     def neighbours(self) -> Iterator[tuple[str, native.NetPeerInfo]]:
         """Other agents and the connections to them; ends early when the net is too busy to answer."""
         for place, name in self._neighbours.items():
