@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from horovod import native
 from horovod.agent.core import events as ev
 from horovod.agent.core.tally import Tally
-from horovod.agent.planes.tcp import TcpPlane
+from horovod.agent.planes.plane import Plane
 
 __all__ = ["Account", "BoardView", "Books"]
 
@@ -32,11 +32,6 @@ class Account:
     limit: int | None = None
 
 
-def _open_account(command: ev.PlanAdd) -> Account:
-    """For a new plan; rounds with members on other hosts go over TCP."""
-    return Account(command.collective, "local" if command.remote is None else "tcp", command.payload)
-
-
 @dataclass(slots=True)
 class Books:
     """Of one board.  What others count from 0 on each board is in ``counted``, as far as it is in the tally."""
@@ -45,10 +40,10 @@ class Books:
     accounts: dict[int, Account] = field(default_factory=dict)
     counted: dict[tuple[str, str], int] = field(default_factory=dict)
 
-    def opened(self, command: ev.PlanAdd) -> None:
-        """A plan has a block."""
+    def opened(self, command: ev.PlanAdd, plane: str) -> None:
+        """A plan has a block; ``plane`` carries its rounds."""
         self.tally.plans += 1
-        self.accounts[command.plan] = _open_account(command)
+        self.accounts[command.plan] = Account(command.collective, plane, command.payload)
 
     def limited(self, plan: int, limit: int) -> None:
         """A plan is marked."""
@@ -77,6 +72,16 @@ class Books:
         """So much has gone to and come from another agent."""
         self.tally.sent_bytes[agent] += self._more("sent", agent, info.bytes_sent)
         self.tally.received_bytes[agent] += self._more("received", agent, info.bytes_received)
+        self.tally.retransmits[agent] += self._more("retransmits", agent, info.retransmits)
+
+    def times(self, found: native.NetTime) -> None:
+        """A stage of the net's rounds took so long so often."""
+        where = (found.algorithm, found.stage)
+        key = " ".join(where)
+        self.tally.stage_ns[where] += self._more("stage ns", key, found.sum_ns)
+        for bucket, count in enumerate(found.counts):
+            if count:
+                self.tally.stages[found.algorithm, found.stage, bucket] += self._more(key, str(bucket), count)
 
     def _more(self, kind: str, key: str, count: int) -> int:
         before = self.counted.get((kind, key), 0)
@@ -90,7 +95,7 @@ class BoardView:
     def __init__(self) -> None:
         self.board: native.Board | None = None
         self.arenas: Sequence[int] = ()
-        self.plane: TcpPlane | None = None
+        self.plane: Plane | None = None
         self.books = Books(Tally())
 
     def show(self, board: native.Board, arenas: Sequence[int], books: Books) -> None:
@@ -108,6 +113,8 @@ class BoardView:
             self.books.net(info)
             for agent, stat in self.plane.neighbours():
                 self.books.neighbour(agent, stat)
+            for times in self.plane.times():
+                self.books.times(times)
         return info
 
     def rounds(self) -> list[native.RoundInfo]:

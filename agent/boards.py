@@ -21,7 +21,7 @@ from horovod.agent.core.tally import Tally
 from horovod.agent.cores import available_cores
 from horovod.agent.helpers import Helpers, helper_count
 from horovod.agent.members import Member, process_state
-from horovod.agent.planes.tcp import TcpPlane
+from horovod.agent.planes.plane import Plane
 
 __all__ = ["BoardRoom", "NoBoard"]
 
@@ -55,7 +55,7 @@ class _Room:
     helpers: Helpers
     books: Books
     arena: native.Arena | None = None  # for what comes from other hosts
-    plane: TcpPlane | None = None
+    plane: Plane | None = None
     blocks: dict[int, _Block] = field(default_factory=dict)
     bell: _BellThread | None = None
     look_from: int = 0
@@ -120,7 +120,7 @@ class BoardRoom:
         self._room = _Room(board, list(members), arenas, helpers, Books(self._tally), arena)
         self.view.show(board, arenas, self._room.books)
 
-    def connect(self, make: Callable[[native.Board, Sequence[int], native.Arena], TcpPlane]) -> None:
+    def connect(self, make: Callable[[native.Board, Sequence[int], native.Arena], Plane]) -> None:
         """The other hosts are reached from now on through the plane that ``make`` gives."""
         room = self._require()
         if room.arena is None:
@@ -167,7 +167,9 @@ class BoardRoom:
             room.plane.plan_add(offset, command.remote)
         none_yet = (0,) * len(command.members)
         room.blocks[command.plan] = _Block(offset, command.members, none_yet, command.remote is not None)
-        room.books.opened(command)
+        room.books.opened(
+            command, room.plane.name if command.remote is not None and room.plane is not None else "local"
+        )
         return ev.PlanPlaced(command.plan, offset)
 
     def plan_limit(self, command: ev.PlanLimit) -> ev.Arrivals | None:

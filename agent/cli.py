@@ -7,22 +7,25 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.util
 import logging
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import horovod
 from horovod.agent.cores import available_cores
 from horovod.agent.daemon import Daemon, DaemonOptions, PlaneSettings
 from horovod.agent.helpers import helpers_problem
+from horovod.agent.planes.plane import plane_problem
 from horovod.agent.planes.tcp import TcpOptions
 from horovod.proto.security import (
     Address,
     SecurityProblem,
     TlsFiles,
+    coordinator_timeout,
     is_loopback,
     load_security,
     load_token,
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
     from horovod.observe.http import HttpServer
 
 __all__ = ["build_parser", "run_commandline"]
+
+_PLANE_VARIABLES = ("HOROVOD_CPU_OPERATIONS", "HOROVOD_CPU_ALLREDUCE")
 
 log = logging.getLogger("horovod.agent")
 
@@ -72,11 +77,25 @@ def build_parser() -> argparse.ArgumentParser:
         default=[],
         help="ranks may run as this user too; repeat it",
     )
+    add(
+        "--socket",
+        metavar="ADDRESS",
+        default="",
+        help="where processes come in that you start yourself (HOROVOD_AGENT): /run/hvd/agent.sock, or @name",
+    )
+    add("--plane", metavar="NAME", default="", help="what moves data between hosts: tcp or gloo; default: tcp")
     add("--data-listen", metavar="HOST", default="", help="address at which other agents' data come in; default: all")
     add("--data-ports", metavar="A-B", default="", help="ports for it, for firewalls; default: any")
     add("--advertise", metavar="HOST", default="", help="address that other agents are told; default: tried in turn")
     add("--interface", metavar="NIC", default="", help="tell other agents the addresses of this interface only")
     add("--peer-timeout", metavar="S", type=float, default=10.0, help="an agent that is silent for so long is lost")
+    add(
+        "--coordinator-timeout",
+        metavar="S",
+        type=float,
+        default=None,
+        help="ranks go on without a coordinator for so long (300, HVD_COORDINATOR_TIMEOUT_SECONDS)",
+    )
     add("--log-level", metavar="LEVEL", default="INFO", help="DEBUG, INFO, WARNING or ERROR")
     return parser
 
@@ -114,19 +133,36 @@ def _options(arguments: argparse.Namespace) -> DaemonOptions:
         environment=dict(os.environ),
         helpers=os.environ.get("HVD_HELPERS", ""),
         allowed_uids=frozenset(arguments.allow_uid),
+        coordinator_timeout_s=coordinator_timeout(arguments.coordinator_timeout, os.environ),
+        socket=arguments.socket,
         plane=_plane(arguments, bool(load_token(arguments.token_file, os.environ))),
     )
+
+
+def _plane_name(argument: str, environment: Mapping[str, str]) -> str:
+    given = [("--plane", argument), *((name, environment.get(name, "").strip()) for name in _PLANE_VARIABLES)]
+    source, name = next(((source, value) for source, value in given if value), ("", "tcp"))
+    if problem := plane_problem(name, source):
+        raise SecurityProblem(problem)
+    if name.lower() == "gloo" and importlib.util.find_spec("torch") is None:
+        raise SecurityProblem(
+            f"the plane gloo ({source}) needs the package torch, which this host does not have: `pip install torch`, "
+            "or use --plane tcp on all hosts"
+        )
+    return name.lower()
 
 
 def _plane(arguments: argparse.Namespace, has_token: bool) -> PlaneSettings:
     if arguments.peer_timeout < 2:
         raise SecurityProblem(f"--peer-timeout {arguments.peer_timeout:g} must be at least 2 seconds")
+    name = _plane_name(arguments.plane, os.environ)
     return PlaneSettings(
+        name=name,
         listen=arguments.data_listen or ("" if has_token else "127.0.0.1"),
         ports=_ports(arguments.data_ports),
         advertise=arguments.advertise,
         interface=arguments.interface,
-        tcp=TcpOptions(silent_s=arguments.peer_timeout),
+        tcp=TcpOptions(lanes=1 if name == "gloo" else 2, silent_s=arguments.peer_timeout),
     )
 
 
@@ -152,6 +188,8 @@ async def _serve(options: DaemonOptions, metrics_port: int) -> int:
     except (OSError, ValueError) as error:  # a port that is taken, an interface that is missing
         raise SecurityProblem(str(error)) from error
     http = await _serve_http(daemon, metrics_port) if metrics_port >= 0 else None
+    if daemon.lobby is not None:
+        print(f"hvd-agent: HOROVOD_AGENT={daemon.lobby.shell.address}", flush=True)
     with heard_in_loop(asyncio.get_running_loop(), lambda number: daemon.stop(f"it was stopped by {number.name}")):
         code = await daemon.run()
     if http is not None:

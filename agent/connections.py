@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import secrets
 import socket
 import struct
 from collections import deque
@@ -19,6 +18,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from google.protobuf.message import DecodeError
+from horovod.agent.doors import Door, open_random_door
 from horovod.agent.frames import FrameError, FrameReader, frame
 from horovod.agent.seldom import Seldom
 from horovod.proto import worker_pb2
@@ -51,9 +51,15 @@ def close_all(descriptors: Sequence[int]) -> None:
 
 
 class WorkerServer:
-    """Listens on an abstract address that nobody can guess."""
+    """Listens at a door, which it closes in the end: by default at an abstract address that nobody can guess."""
 
-    def __init__(self, sessions: Sessions, uid: int | None = None, allowed_uids: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        sessions: Sessions,
+        uid: int | None = None,
+        allowed_uids: frozenset[int] = frozenset(),
+        door: Door | None = None,
+    ) -> None:
         self._sessions = sessions
         self._uid = os.getuid() if uid is None else uid
         self._allowed_uids = allowed_uids
@@ -61,11 +67,9 @@ class WorkerServer:
         self._next = 1
         self.connections: dict[int, Connection] = {}
         self.seldom = Seldom(log)
-        name = f"hvd-{secrets.token_hex(16)}"
-        self.address = f"unix:@{name}"
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.bind(f"\0{name}")
-        self._socket.listen(1024)
+        self._door = door or open_random_door()
+        self.address = self._door.address
+        self._socket = self._door.socket
         self._socket.setblocking(False)
         self._loop.add_reader(self._socket, self._accept)
 
@@ -111,7 +115,7 @@ class WorkerServer:
     def close(self) -> None:
         """Ends the socket and every connection."""
         self._loop.remove_reader(self._socket)
-        self._socket.close()
+        self._door.close()
         for connection in list(self.connections.values()):
             connection.close("the agent ends")
         self.seldom.close()

@@ -8,21 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
+from horovod.agent.core.presentation import FinishedJob, Presented
 from horovod.agent.core.tally import Tally
 from horovod.agent.core.values import Host
+from horovod.agent.doors import open_door
 from horovod.agent.limits import shortage
+from horovod.agent.lobby import Lobby
+from horovod.agent.output import OutputOptions
 from horovod.agent.planes import sockets
+from horovod.agent.planes.gloo import GlooServer
 from horovod.agent.planes.links import Links
+from horovod.agent.planes.opening import PlaneOptions
 from horovod.agent.planes.probe import measure
 from horovod.agent.planes.tcp import TcpOptions
 from horovod.agent.ranks import RankOptions
 from horovod.agent.relay import Relay, RelayOptions
-from horovod.agent.shell import AgentOptions, AgentOutputs, AgentShell, PlaneOptions
+from horovod.agent.shell import AgentOptions, AgentOutputs, AgentShell
 from horovod.agent.uplink import Uplink, UplinkOptions
 from horovod.proto import control_pb2
+from horovod.proto.codec import wrap
 from horovod.proto.security import Address, Security
 
 __all__ = ["Daemon", "DaemonOptions", "PlaneSettings"]
@@ -35,7 +43,10 @@ _GOODBYE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class DaemonOptions:
-    """``environment`` is the agent's own: ranks get from it what belongs to the host."""
+    """``environment`` is the agent's own: ranks get from it what belongs to the host.
+
+    ``socket`` is where processes come in that others have started, empty: none can.
+    """
 
     coordinator: Address
     security: Security
@@ -47,13 +58,19 @@ class DaemonOptions:
     grace_s: float = 5.0
     helpers: str = ""
     allowed_uids: frozenset[int] = frozenset()
+    coordinator_timeout_s: float = 300.0
+    socket: str = ""
     plane: PlaneSettings = field(default_factory=lambda: PlaneSettings())
 
 
 @dataclass(frozen=True, slots=True)
 class PlaneSettings:
-    """Where the data plane listens: "" is every address; what is told to others is ``advertise``, else what the host has."""
+    """Where the data plane listens: "" is every address; what is told to others is ``advertise``, else what the host has.
 
+    ``name`` as in PLANES.  Gloo has connections of its own, so that its agents need one to each other only.
+    """
+
+    name: str = "tcp"
     listen: str = ""
     ports: range = range(1)
     advertise: str = ""
@@ -68,28 +85,41 @@ class _JobRun:
     def __init__(
         self,
         options: DaemonOptions,
-        instance: str,
+        uplink: Uplink,
         start: control_pb2.Order,
         outputs: AgentOutputs,
-        links: Links,
+        plane: PlaneOptions,
         tally: Tally,
     ) -> None:
         self.number = start.start_ranks.job
-        self.relay = Relay(RelayOptions(options.coordinator, options.security, options.name, instance, self.number))
+        self.abandoned = False
+        whose = (options.name, uplink.instance, self.number, lambda: uplink.incarnation)
+        self.relay = Relay(RelayOptions(options.coordinator, options.security, *whose))
         ranks = RankOptions(output=self.relay, grace_s=options.grace_s, host_environment=options.environment)
         self.shell = AgentShell(
             AgentOptions(options.name, options.host, options.slots, ranks, options.helpers, options.allowed_uids),
             outputs,
-            PlaneOptions(links, options.plane.tcp),
+            plane,
             tally,
         )
         self.shell.start(registered=True)
         self.shell.order(start)
 
+    @property
+    def unconfirmed_bytes(self) -> int:
+        """Output that the coordinator may not have."""
+        return self.relay.unconfirmed_bytes
+
     def abandon(self) -> None:
         """Nobody waits for its results any more."""
+        self.abandoned = True
         self.relay.abandon()
         self.shell.end_ranks()
+
+    async def end(self, drain_s: float | None) -> None:
+        """Ends the ranks, waits for them and for their output."""
+        self.shell.end_ranks()
+        await self.shell.close(drain_s)
 
 
 class Daemon:
@@ -98,22 +128,48 @@ class Daemon:
     def __init__(self, options: DaemonOptions) -> None:
         self._options = options
         self._orders: asyncio.Queue[control_pb2.Order | None] = asyncio.Queue()
-        self._job: _JobRun | None = None
+        self._job: _JobRun | Lobby | None = None
+        self._session = 0  # in which the job is reported
+        self._last_job = ""
+        self._finished: FinishedJob | None = None
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._measuring: set[asyncio.Future[None]] = set()
         self._stopping = False
+        self._lost = self._stopped = ""
         self.tally = Tally()
         self.problem = ""
         plane = options.plane
         self._links = Links(sockets.listen(plane.listen, plane.ports), plane.tcp.lanes, plane.open_s)
+        self._gloo = GlooServer(options.environment) if plane.name == "gloo" else None
+        if self._gloo is not None:
+            self._gloo.start()
+        self._plane = PlaneOptions(self._links, plane.tcp, self._gloo, plane.open_s)
         register = control_pb2.Register(
             agent=options.name,
             host=options.host,
             slots=options.slots,
             labels=dict(options.labels),
+            plane=plane.name,
             addresses=_addresses(plane, options.coordinator, self._links.port),
         )
-        self._uplink = Uplink(UplinkOptions(options.coordinator, options.security, register), self)
+        timeout_s = options.coordinator_timeout_s
+        self._uplink = Uplink(UplinkOptions(options.coordinator, options.security, register, timeout_s), self)
+        self._lobby = self._open_lobby() if options.socket else None
+
+    def _open_lobby(self) -> Lobby:
+        options = self._options
+        door = open_door(options.socket, bool(options.allowed_uids))
+        agent = AgentOptions(
+            options.name,
+            options.host,
+            options.slots,
+            RankOptions(output=OutputOptions(speaker="hvd-agent")),
+            helpers=options.helpers,
+            allowed_uids=options.allowed_uids,
+            door=door,
+        )
+        outputs = AgentOutputs(self._uplink.report, self.broken)
+        return Lobby(AgentShell(agent, outputs, PlaneOptions(self._links, options.plane.tcp), self.tally), door.warning)
 
     @property
     def options(self) -> DaemonOptions:
@@ -130,9 +186,14 @@ class Daemon:
         """Of the job that has ranks here."""
         return self._job.shell if self._job is not None else None
 
+    @property
+    def lobby(self) -> Lobby | None:
+        """Where processes come in that others have started."""
+        return self._lobby
+
     def unconfirmed_bytes(self) -> dict[str, int]:
         """What was sent and not confirmed yet."""
-        output = self._job.relay.unconfirmed_bytes if self._job is not None else 0
+        output = self._job.unconfirmed_bytes if self._job is not None else 0
         return {"reports": self._uplink.unconfirmed_bytes, "output": output}
 
     async def run(self) -> int:
@@ -150,8 +211,13 @@ class Daemon:
             if self.problem:
                 await self._uplink.leave("it has met an error of its own", _GOODBYE_S)
             await self._end_job(_DRAIN_S)
+            if self._lobby is not None:
+                why = self._stopped or "it has met an error of its own"
+                await self._lobby.close(f"The agent of this host, {self._options.name}, is gone: {why}.")
             await self._uplink.close()
             await self._links.close()
+            if self._gloo is not None:
+                self._gloo.close()
 
     def stop(self, reason: str) -> None:
         """Ends the ranks with grace and takes leave; called again, at once."""
@@ -159,7 +225,7 @@ class Daemon:
             if self._job is not None:
                 self._job.shell.kill_ranks()
             return
-        self._stopping = True
+        self._stopping, self._stopped = True, reason
         self._leaving = asyncio.ensure_future(self._leave(reason))
 
     async def _leave(self, reason: str) -> None:
@@ -184,7 +250,28 @@ class Daemon:
         if self._job is not None:
             log.warning("The ranks of job %d are ended: %s.", self._job.number, reason)
             self._job.abandon()
+        self._lost = reason
         self._orders.put_nowait(None)
+
+    def presented(self) -> control_pb2.AgentReport:
+        """All that a coordinator must know that was started anew; what the last one said and was not done yet is forgotten."""
+        ends = [order for order in _drained(self._orders) if order is None]
+        for end in ends:
+            self._orders.put_nowait(end)
+        self._session = self._uplink.sessions
+        report = control_pb2.AgentReport()
+        wrap(report, self._presented())
+        return report
+
+    def _presented(self) -> Presented:
+        job = self._job
+        if isinstance(job, Lobby):  # ranks that others have started are told, and may come again
+            self.abandoned("the coordinator was started anew")
+        if job is None or isinstance(job, Lobby) or job.abandoned:
+            return Presented(self._last_job, finished=() if self._finished is None else (self._finished,))
+        presented = job.shell.core.presented(time.monotonic())
+        finished = tuple(replace(item, has_output=True) for item in presented.finished)
+        return replace(presented, last_job=self._last_job, finished=finished)
 
     def refused(self, text: str) -> None:
         """The coordinator does not want this agent."""
@@ -208,10 +295,14 @@ class Daemon:
     async def _carry_out(self, order: control_pb2.Order | None) -> None:
         if order is None:
             await self._end_job(_DRAIN_S)
+            if self._lobby is not None:
+                self._lobby.lost(f"The coordinator can't be reached any more: {self._lost}.")
             return
         body = order.WhichOneof("body")
         if body == "start_ranks":
             await self._start_job(order)
+        elif self._lobby is not None and body in self._lobby.ORDERS:
+            self._lobby.shell.order(order)
         elif body == "measure_round_trips":
             task = asyncio.ensure_future(self._measure(order.measure_round_trips, self._uplink.sessions))
             self._measuring.add(task)
@@ -229,29 +320,37 @@ class Daemon:
             self._uplink.report(control_pb2.AgentReport(round_trips=control_pb2.RoundTrips(items=items)))
 
     async def _start_job(self, order: control_pb2.Order) -> None:
-        await self._end_job(0.0)
-        if not self._stopping:
-            log.info("Job %d starts with %d ranks here.", order.start_ranks.job, len(order.start_ranks.places))
-            outputs = AgentOutputs(self._reporter(self._uplink.report), self.broken)
-            self._job = _JobRun(self._options, self._uplink.instance, order, outputs, self._links, self.tally)
-
-    def _reporter(self, report: Callable[[control_pb2.AgentReport], None]) -> Callable[[control_pb2.AgentReport], None]:
-        """Reports of one job: what it still says when its session is over is for nobody."""
         session = self._uplink.sessions
+        await self._end_job(0.0)
+        if session != self._uplink.sessions:
+            return  # the coordinator that wants it is gone
+        if self._lobby is not None and order.start_ranks.guests:
+            self._session, self._job = session, self._lobby
+            self._lobby.start(order)
+        elif not self._stopping:
+            self._session, self._last_job = session, order.start_ranks.id
+            count = sum(place.agent == self._options.name for place in order.start_ranks.places)
+            log.info("Job %d starts with %d ranks here.", order.start_ranks.job, count)
+            outputs = AgentOutputs(self._report, self.broken)
+            self._job = _JobRun(self._options, self._uplink, order, outputs, self._plane, self.tally)
 
-        def tell(message: control_pb2.AgentReport) -> None:
-            if self._uplink.sessions == session:
-                report(message)
-
-        return tell
+    def _report(self, message: control_pb2.AgentReport) -> None:
+        """Of the job: what it still says when its session is over is for nobody."""
+        if self._uplink.sessions == self._session and not (isinstance(self._job, _JobRun) and self._job.abandoned):
+            self._uplink.report(message)
 
     async def _end_job(self, drain_s: float | None) -> None:
         job = self._job
         if job is not None:
-            job.shell.end_ranks()
-            await job.shell.close(drain_s)
+            await job.end(drain_s)
+            self._finished = job.shell.core.finished
             self._job = None  # not before: its output may have to be abandoned while it is awaited
             log.info("Job %d is over here.", job.number)
+
+
+def _drained(orders: asyncio.Queue[control_pb2.Order | None]) -> Iterator[control_pb2.Order | None]:
+    while not orders.empty():
+        yield orders.get_nowait()
 
 
 def _addresses(plane: PlaneSettings, coordinator: Address, port: int) -> tuple[str, ...]:

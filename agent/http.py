@@ -20,7 +20,11 @@ def agent_server(daemon: Daemon, host: str, port: int) -> HttpServer:
     """Shows a daemon; OSError when the port can't be had."""
     watch, options, uplink = LoopWatch(), daemon.options, daemon.uplink
     facts = Facts(lambda: uplink.is_up, lambda: uplink.sessions, daemon.unconfirmed_bytes)
-    view = AgentView(options.name, options.host, options.slots, daemon.tally, lambda: daemon.shell, options.labels)
+    lobby = daemon.lobby
+    look = (lambda: (lobby.shell.address, lobby.waiting)) if lobby is not None else None
+    view = AgentView(
+        options.name, options.host, options.slots, daemon.tally, lambda: daemon.shell, options.labels, look
+    )
     return HttpServer(agent_pages(view, facts, lambda: watch.lag_s), host, port, watch=watch)
 
 

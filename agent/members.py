@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ _GET_SEALS = 1034
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A process that said Hello; ``pid`` is its number in the agent's namespace."""
+    """A process that said Hello; ``pid`` is its number in the agent's namespace, 0 where that does not see it."""
 
     pidfd: int
     arena_fd: int
@@ -31,20 +32,23 @@ class Member:
 
 
 def pid_of_handle(descriptor: int) -> int:
-    """The process that the descriptor stands for; 0 when it is no pidfd, or the process is gone."""
+    """The process that the descriptor stands for: its number here, 0 where this namespace does not see it.
+
+    -1 when it is no pidfd, or the process is gone.
+    """
     try:
         lines = Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines()
     except OSError:
-        return 0
+        return -1
     found = [line.split(":")[1] for line in lines if line.startswith("Pid:")]
-    return max(0, int(found[0])) if found else 0
+    return int(found[0]) if found else -1
 
 
 def reason_against(descriptors: Sequence[int], arena_bytes: int) -> str:
     """Why these can't be a process handle and an arena; empty when they are."""
     if len(descriptors) != 2:
         return f"{len(descriptors)} descriptors instead of a process handle and an arena"
-    if pid_of_handle(descriptors[0]) == 0:
+    if pid_of_handle(descriptors[0]) < 0:
         return "the first descriptor is no handle of a live process"
     try:
         seals = fcntl.fcntl(descriptors[1], _GET_SEALS)
@@ -58,7 +62,9 @@ def reason_against(descriptors: Sequence[int], arena_bytes: int) -> str:
 
 
 def process_state(pid: int) -> str:
-    """``running``, ``stopped`` or ``dead``."""
+    """``running``, ``stopped`` or ``dead``; a process of another namespace (0) runs: its handle tells of its end."""
+    if pid == 0:
+        return "running"
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
@@ -93,6 +99,19 @@ class Members:
     def member(self, connection: int) -> Member | None:
         """Who said Hello on this connection."""
         return self._members.get(connection)
+
+    def kill(self, connection: int) -> str:
+        """Ends the process at once; why that can't be done, empty when it is."""
+        member = self._members.get(connection)
+        if member is None:
+            return ""
+        try:
+            signal.pidfd_send_signal(member.pidfd, signal.SIGKILL)
+        except ProcessLookupError:
+            return ""
+        except OSError as error:
+            return f"process {member.pid or 'of another namespace'} can't be ended: {error.strerror or error}"
+        return ""
 
     def forget(self, connection: int) -> None:
         """The connection is over."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from horovod.agent.core import AgentCore
 from horovod.agent.core.epoch import Epoch
 from horovod.agent.core.slots import Slot
 from horovod.agent.core.tally import Tally
-from horovod.observe.metrics import Sample, StateCollector, counter, few, gauge
+from horovod.observe.metrics import Sample, StateCollector, counter, few, gauge, histogram
 
 __all__ = ["TABLE", "AgentView", "Board", "Facts", "ShellState", "agent_collector", "slot_state"]
 
@@ -44,7 +45,10 @@ class ShellState(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AgentView:
-    """What an agent is, and where to look; there may be no shell between jobs, the tally is the same in all of them."""
+    """What an agent is, and where to look; there may be no shell between jobs, the tally is the same in all of them.
+
+    ``lobby``: the address where processes come in that others start, and how many of them wait for a rank.
+    """
 
     name: str
     host: str
@@ -52,6 +56,7 @@ class AgentView:
     tally: Tally
     shell: Callable[[], ShellState | None]
     labels: Mapping[str, str] = field(default_factory=dict)
+    lobby: Callable[[], tuple[str, int]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +75,10 @@ SESSIONS = counter(
 UNCONFIRMED = gauge("hvd_agent_unconfirmed_bytes", "Sent to the coordinator, but not confirmed yet.", "kind")
 SLOTS = gauge("hvd_agent_local_slots", "Places for ranks on this agent.")
 RANKS = gauge("hvd_agent_ranks", "Ranks of the job on this agent.", "state")
+WAITING = gauge("hvd_agent_waiting_processes", "Processes that others have started here and that wait to become ranks.")
 JOBS = counter("hvd_agent_jobs_total", "Jobs of which ranks were started here.")
 EPOCH = gauge("hvd_agent_epoch", "Number of the epoch that local ranks are in; 0 while there is none.")
-MEMBERSHIP = (REGISTERED, SESSIONS, UNCONFIRMED, SLOTS, RANKS, JOBS, EPOCH)
+MEMBERSHIP = (REGISTERED, SESSIONS, UNCONFIRMED, SLOTS, RANKS, WAITING, JOBS, EPOCH)
 
 ROUNDS = counter(
     "hvd_agent_rounds_total",
@@ -110,18 +116,29 @@ RANKS_TABLE = (AWAITED, BLOCKED, BOARD_BYTES, ARENA_BYTES, OUTPUT, BACKLOG)
 
 SENT = counter("hvd_agent_link_sent_bytes_total", "Bytes sent to another agent.", "neighbour")
 RECEIVED = counter("hvd_agent_link_received_bytes_total", "Bytes received from another agent.", "neighbour")
+RETRANSMITS = counter(
+    "hvd_agent_link_retransmits_total", "Segments that had to be sent again to another agent.", "neighbour"
+)
 NET_ROUNDS = counter("hvd_agent_net_rounds_total", "Rounds that went over the net, by how.", "algorithm")
 FRAMES = counter("hvd_agent_net_frames_total", "Frames that went over the net.", "direction")
 CALLS = counter("hvd_agent_net_socket_calls_total", "System calls of the net on its sockets.", "direction")
+STAGES = histogram(
+    "hvd_agent_net_stage_seconds",
+    "What rounds between hosts spent on: wait for this host's last arrival, reduce its members' data, network, copy to them.",
+    "algorithm",
+    "stage",
+)
 PARKED = gauge("hvd_agent_net_parked_bytes", "Came for plans or rounds that are not known here yet.")
 WAITING_FRAMES = gauge("hvd_agent_net_waiting_frames", "Wait for room at another agent.")
-LINKS_TABLE = (SENT, RECEIVED, NET_ROUNDS, FRAMES, CALLS, PARKED, WAITING_FRAMES)
+LINKS_TABLE = (SENT, RECEIVED, RETRANSMITS, NET_ROUNDS, STAGES, FRAMES, CALLS, PARKED, WAITING_FRAMES)
 
 TABLE = (*MEMBERSHIP, *ROUNDS_TABLE, *RANKS_TABLE, *LINKS_TABLE)
 
 STATES = ("starting", "waiting", "ready", "left", "gone")
 PHASES = ("missing", "reducing", "unread")  # by phase of hvd_round_info
 _UNREAD = 2
+_BUCKETS, _FOLD = 24, 2  # buckets of hvd_net_times, and how many of them are one here
+_BOUNDS_S = [*(2**bucket * 1024e-9 for bucket in range(_FOLD - 1, _BUCKETS - 1, _FOLD)), math.inf]
 
 
 def agent_collector(view: AgentView, facts: Facts | None = None) -> StateCollector:
@@ -144,7 +161,7 @@ def agent_collector(view: AgentView, facts: Facts | None = None) -> StateCollect
 
 def slot_state(slot: Slot) -> str:
     """``starting``: its process has not called init."""
-    if not slot.running:
+    if not slot.running and (slot.hello is None or slot.session is None):
         return "gone"
     return slot.session.phase.value if slot.session is not None else "starting"
 
@@ -162,6 +179,8 @@ def _tally(tally: Tally) -> Iterator[Sample]:
     yield from OUTPUT.at_each(tally.output_bytes)
     yield from SENT.at_each(tally.sent_bytes)
     yield from RECEIVED.at_each(tally.received_bytes)
+    yield from RETRANSMITS.at_each(tally.retransmits)
+    yield from _stages(tally)
     if tally.net:
         for algorithm in ("direct", "ring", "pull"):
             yield NET_ROUNDS.at(tally.net[f"rounds_{algorithm}"], algorithm)
@@ -169,6 +188,17 @@ def _tally(tally: Tally) -> Iterator[Sample]:
         yield FRAMES.at(tally.net["frames_received"], "received")
         yield CALLS.at(tally.net["writes"], "sent")
         yield CALLS.at(tally.net["reads"], "received")
+
+
+def _stages(tally: Tally) -> Iterator[Sample]:
+    for algorithm, stage in sorted({(algorithm, stage) for algorithm, stage, _ in tally.stages}):
+        counts = [
+            sum(tally.stages[algorithm, stage, bucket] for bucket in range(first, first + _FOLD))
+            for first in range(0, _BUCKETS, _FOLD)
+        ]
+        yield STAGES.spread(
+            [*zip(_BOUNDS_S, counts, strict=True)], tally.stage_ns[algorithm, stage] / 1e9, algorithm, stage
+        )
 
 
 def _net(info: native.NetInfo | None) -> Iterator[Sample]:
@@ -182,6 +212,8 @@ def _membership(view: AgentView, core: AgentCore | None) -> Iterator[Sample]:
     states = Counter(slot_state(slot) for slot in core.slots.values()) if core is not None else Counter()
     for state in STATES:
         yield RANKS.at(states[state], state)
+    if view.lobby is not None:
+        yield WAITING.at(view.lobby()[1])
     epoch = core.epoch if core is not None else None
     yield EPOCH.at(epoch.number if epoch is not None else 0)
     yield PLANS.at(len(epoch.plans) if epoch is not None else 0)

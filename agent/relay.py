@@ -43,6 +43,7 @@ class RelayOptions:
     agent: str
     instance: str
     job: int
+    incarnation: Callable[[], int] = lambda: 0  # of the coordinator that has the session now
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +192,11 @@ class Relay:
     def _hello(self) -> control_pb2.OutputHello:
         options = self._options
         return control_pb2.OutputHello(
-            protocol=_PROTOCOL, agent=options.agent, instance=options.instance, job=options.job
+            protocol=_PROTOCOL,
+            agent=options.agent,
+            instance=options.instance,
+            job=options.job,
+            incarnation=options.incarnation(),
         )
 
     async def _write(self, call: Any) -> None:

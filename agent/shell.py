@@ -18,15 +18,17 @@ from dataclasses import dataclass, field
 from horovod import native
 from horovod.agent.board_view import BoardView
 from horovod.agent.boards import BoardRoom, NoBoard
-from horovod.agent.connections import Connection, WorkerServer, close_all
+from horovod.agent.connections import Connection, WorkerServer
 from horovod.agent.core import AgentCore, AgentInfo
 from horovod.agent.core import events as ev
 from horovod.agent.core import values as v
+from horovod.agent.core.guests import GuestCore
 from horovod.agent.core.tally import Tally
+from horovod.agent.doors import Door
 from horovod.agent.limits import shortage
 from horovod.agent.members import Members
-from horovod.agent.planes.links import Link, LinkFailed, Links
-from horovod.agent.planes.tcp import TcpOptions, TcpPlane
+from horovod.agent.planes.links import LinkFailed
+from horovod.agent.planes.opening import PlaneOpening, PlaneOptions
 from horovod.agent.ranks import RankOptions, RankTable
 from horovod.proto import control_pb2, worker_pb2
 from horovod.proto.codec import by_field, unwrap, wrap
@@ -43,7 +45,10 @@ _ORDERS = by_field(*v.ORDER_BODIES)
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
-    """What an agent is told when it starts; ``helpers`` is the setting HVD_HELPERS, ``allowed_uids`` are other users."""
+    """What an agent is told when it starts; ``helpers`` is the setting HVD_HELPERS, ``allowed_uids`` are other users.
+
+    ``door`` is where processes come in that others have started; without one, the agent starts its ranks itself.
+    """
 
     name: str
     host: str
@@ -51,14 +56,7 @@ class AgentOptions:
     ranks: RankOptions = field(default_factory=RankOptions)
     helpers: str = ""
     allowed_uids: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class PlaneOptions:
-    """How other agents are reached: the links that outlive jobs, and what is told of the plane."""
-
-    links: Links
-    tcp: TcpOptions
+    door: Door | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,7 @@ class AgentShell:
         self._outputs = outputs
         self._events: deque[ev.Event] = deque()
         self._busy = False
-        self._server = WorkerServer(self, allowed_uids=options.allowed_uids)
+        self._server = WorkerServer(self, allowed_uids=options.allowed_uids, door=options.door)
         self._members = Members(self._process_died)
         self.tally = tally or Tally()
         self._boards = BoardRoom(lambda: self._call_in_loop(ev.Bell()), options.helpers, self.tally)
@@ -97,7 +95,7 @@ class AgentShell:
             self._server.address,
             secrets.token_hex(16),
         )
-        self.core = AgentCore(info, tally=self.tally)
+        self.core = (AgentCore if options.door is None else GuestCore)(info, tally=self.tally)
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -132,6 +130,10 @@ class AgentShell:
     def end_ranks(self) -> None:
         """Ends every rank, with the usual grace."""
         self._ranks.end_all(kill=False)
+
+    def abandon(self, reason: str) -> None:
+        """Of processes that others have started: their epoch fails for this reason, and they are left alone."""
+        self._post(ev.Abandoned(reason))
 
     async def close(self, drain_s: float | None = None) -> None:
         """Waits for the ranks to be gone and their output to be written, then lets everything go."""
@@ -225,6 +227,9 @@ class AgentShell:
             self._ranks.start(command)
         elif isinstance(command, ev.EndProcess):
             self._ranks.end(command.rank, command.kill)
+        elif isinstance(command, ev.EndGuest):
+            if reason := self._members.kill(command.connection):
+                self._server.seldom.warning("A rank holds up the others: %s.", reason)
         elif isinstance(command, ev.Show):
             self._ranks.say(command.text)
         elif isinstance(command, ev.CloseConnection):
@@ -300,12 +305,10 @@ class AgentShell:
         if plane is None:
             self._post(ev.PlaneLost(command.epoch, command.place, "this agent has no data plane to other hosts"))
             return
-        links: list[Link] = []
+        opening = PlaneOpening(plane, command)
         try:
-            links = await plane.links.open(command.epoch, command.ring, command.place, command.key)
-            self._boards.connect(
-                lambda board, fds, arena: TcpPlane(board, fds, arena, command, links, plane.tcp, self._post)
-            )
+            await opening.connect()
+            self._boards.connect(lambda board, fds, arena: opening.plane(board, fds, arena, self._post))
         except LinkFailed as failed:
             self._post(ev.PlaneLost(command.epoch, failed.place, failed.text))
         except native.NativeError as error:
@@ -313,7 +316,7 @@ class AgentShell:
         else:
             self._post(ev.PlaneReady(command.epoch))
         finally:
-            close_all([link.descriptor for link in links])  # of which nobody became the owner
+            opening.abandon()
 
     def _stop_opening(self) -> None:
         if self._opening is not None:

@@ -30,6 +30,7 @@ def agent_snapshot(view: AgentView) -> Part:
         "host": view.host,
         "slots": view.slots,
         "labels": dict(view.labels),
+        "lobby": dict(zip(("address", "waiting"), view.lobby(), strict=True)) if view.lobby is not None else None,
         "jobs": view.tally.jobs,
         "job": _job(shell) if shell is not None else None,
     }

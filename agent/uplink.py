@@ -40,10 +40,13 @@ class UplinkOptions:
     coordinator: Address
     security: Security
     register: control_pb2.Register
+    coordinator_timeout_s: float = 300.0
 
 
 class Listener(Protocol):
-    """Who hears of the coordinator's words.  ``refused`` ends the agent."""
+    """Who hears of the coordinator's words.  ``presented``: to a coordinator that was started anew.  ``refused`` ends the agent."""
+
+    def presented(self) -> control_pb2.AgentReport: ...
 
     def ordered(self, order: control_pb2.Order) -> None: ...
 
@@ -59,7 +62,7 @@ class Uplink:
         self._options, self._listener, self._chance = options, listener, chance
         self._loop = asyncio.get_running_loop()
         self.instance = secrets.token_hex(16)
-        self.core = s.Uplink()
+        self.core = s.Uplink(coordinator_timeout_s=options.coordinator_timeout_s)
         self.sessions = 0
         self._pump: Pump[_Frame] = Pump()
         self._heartbeat_s = 1.0
@@ -80,6 +83,11 @@ class Uplink:
     def unconfirmed_bytes(self) -> int:
         """Reports that the coordinator may not have."""
         return self._pump.link.kept_bytes
+
+    @property
+    def incarnation(self) -> int:
+        """Of the coordinator whose session this is, 0 without one."""
+        return self.core.incarnation
 
     def start(self) -> None:
         """Dials from now on."""
@@ -143,6 +151,9 @@ class Uplink:
             self.sessions += 1
             self._pump.stop()
             self._pump = Pump()
+            if command.presents:
+                log.warning("The coordinator was started anew: this agent presents itself.")
+                self._push(_Frame(report=self._listener.presented()))
         elif isinstance(command, s.Abandon):
             log.warning("The session with the coordinator is over: %s.", command.reason)
             self._pump.stop()

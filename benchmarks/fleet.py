@@ -125,7 +125,8 @@ class FleetAgent:
     def _take(self, order: control_pb2.Order) -> None:
         body = str(order.WhichOneof("body"))
         if body == "start_ranks":
-            self.rank, self.over = order.start_ranks.places[0].rank, asyncio.Event()
+            mine = (place.rank for place in order.start_ranks.places if place.agent == self.name)
+            self.rank, self.over = next(mine), asyncio.Event()
             self.spawn(self._output(order.start_ranks.job))
             self.report(rank_started=control_pb2.RankStarted(rank=self.rank, pid=7))
             self.report(rank_hello=control_pb2.RankHello(rank=self.rank, generation=1, pid=7))
@@ -246,6 +247,9 @@ class Launch:
 
     async def _until(self, body: str) -> None:
         while (update := await self._call.read()) is not grpc.aio.EOF:
+            if update.agent:
+                taken = control_pb2.OutputTaken(taken={update.agent: update.seq})
+                await self._call.write(control_pb2.JobFrame(taken=taken))
             self.said.append(str(update.WhichOneof("body")))
             if self.said[-1] == body:
                 return

@@ -6,22 +6,28 @@ import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from benchmarks.cluster.hosts import Host
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
 class Peer:
-    """``launch(size)`` is what stands before the worker's command; no launch: the parent starts the ranks itself."""
+    """``launch(size)`` is what stands before the worker's command; no launch: the parent starts the ranks itself.
+
+    ``hosts``: where it starts them, in turn, or the launcher on the first.
+    """
 
     name: str
     python: str = sys.executable
     launch: Callable[[int], list[str]] | None = None
     missing: str = ""
     works_when_idle: bool = False
+    hosts: Sequence[Host] = ()
     variables: dict[str, str] = field(default_factory=dict)
 
     def commands(self, size: int, threads: int, folder: Path) -> list[list[str]]:
@@ -29,9 +35,15 @@ class Peer:
         worker = [self.python, "-m", "benchmarks.worker", "--peer", self.name]
         worker += ["--control", str(folder / "control"), "--threads", str(threads)]
         if self.launch is not None:
-            return [[*self.launch(size), *worker]]
+            return [self._on(0, [*self.launch(size), *worker])]
         group = ["--size", str(size), "--store", str(folder / "store")]
-        return [[*worker, *group, "--rank", str(rank)] for rank in range(size)]
+        return [self._on(rank, [*worker, *group, "--rank", str(rank)], is_rank=True) for rank in range(size)]
+
+    def _on(self, index: int, command: list[str], is_rank: bool = False) -> list[str]:
+        if not self.hosts:
+            return command
+        host = self.hosts[index % len(self.hosts)]
+        return host.wrapped([*command, "--address", host.address] if is_rank else command)
 
     def environment(self) -> dict[str, str]:
         """Ours, with this repository importable."""
@@ -56,6 +68,11 @@ def gloo() -> Peer:
     """torch.distributed with Gloo over the loopback device."""
     missing = _missing_module("torch", "pip install torch")
     return Peer("gloo", missing=missing, variables={"GLOO_SOCKET_IFNAME": "lo"})
+
+
+def raw(hosts: Sequence[Host] = ()) -> Peer:
+    """Plain sockets, from each host to the next."""
+    return Peer("raw", hosts=hosts)
 
 
 def openmpi() -> Peer:

@@ -88,6 +88,7 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--size", type=int, default=1)
     parser.add_argument("--store", default="")
+    parser.add_argument("--address", default="127.0.0.1")
     arguments = parser.parse_args()
     driver = load_driver(arguments)
     try:

@@ -52,6 +52,13 @@ def build_parser() -> argparse.ArgumentParser:
         default=10.0,
         help="an agent that is silent for so long is lost (10)",
     )
+    add(
+        "--np",
+        metavar="N",
+        type=int,
+        default=0,
+        help="N processes that others start (HOROVOD_AGENT) are a job, whenever no other one runs",
+    )
     add("--http-listen", metavar="HOST:PORT", default="", help="serve metrics, health and state there")
     add("--metrics-port", metavar="P", type=int, default=-1, help="the same on this port of --listen's host")
     add("--log-level", metavar="LEVEL", default="INFO", help="DEBUG, INFO, WARNING or ERROR")
@@ -78,10 +85,14 @@ async def _serve(arguments: argparse.Namespace) -> int:
         raise SecurityProblem(
             f"--peer-timeout {arguments.peer_timeout:g} must be at least 1: a loaded host may be silent for so long"
         )
+    if arguments.np < 0:
+        raise SecurityProblem(f"--np {arguments.np} must be at least 1")
     files = TlsFiles(arguments.tls_cert, arguments.tls_key, arguments.tls_ca)
     security = load_security(load_token(arguments.token_file, os.environ), files)
     stopping, broken = asyncio.Event(), asyncio.Event()
-    options = ServiceOptions(peer_timeout_s=arguments.peer_timeout, broken=lambda error: broken.set())
+    options = ServiceOptions(
+        peer_timeout_s=arguments.peer_timeout, broken=lambda error: broken.set(), self_started=arguments.np
+    )
     service = Service(options)
     try:
         listen = parse_address(arguments.listen, "--listen")

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from horovod.coordinator.core import Cast, Command, Config, Coordinator, Event, JobEnded, Report, Send
+from horovod.coordinator.core import (
+    Cast,
+    Command,
+    Config,
+    Coordinator,
+    Event,
+    GatheringSeen,
+    JobAdopted,
+    JobEnded,
+    JobFormed,
+    Report,
+    Send,
+)
 from horovod.coordinator.core import events as ev
 from horovod.coordinator.wire import Reader
 from horovod.proto import control_pb2
@@ -16,7 +28,7 @@ _BODIES = by_field(*ev.BODIES)
 
 @dataclass(slots=True)
 class Handlers:
-    """Who gets what comes out: orders by agent name, and the end of a job.
+    """Who gets what comes out: orders by agent name, the end of a job, jobs of an earlier coordinator, ranks that others start.
 
     Without ``cast``, orders for many agents come one by one.
     """
@@ -24,6 +36,9 @@ class Handlers:
     order: Callable[[str, control_pb2.Order], None]
     job_ended: Callable[[JobEnded], None]
     cast: Callable[[Cast], None] | None = None
+    job_formed: Callable[[JobFormed], None] = lambda formed: None
+    gathering_seen: Callable[[str], None] = lambda text: None
+    job_adopted: Callable[[JobAdopted], None] = lambda job: None
 
 
 class EmbeddedCoordinator:
@@ -55,8 +70,14 @@ class EmbeddedCoordinator:
             order = control_pb2.Order(epoch=command.epoch)
             wrap(order, command.body)
             self._handlers.order(command.agent, order)
+        elif isinstance(command, JobAdopted):
+            self._handlers.job_adopted(command)
         elif isinstance(command, JobEnded):
             self._handlers.job_ended(command)
+        elif isinstance(command, JobFormed):
+            self._handlers.job_formed(command)
+        elif isinstance(command, GatheringSeen):
+            self._handlers.gathering_seen(command.text)
         elif self._handlers.cast is not None:
             self._handlers.cast(command)
         else:

@@ -24,15 +24,30 @@ _UNHEARD_S = 5.0  # how long the end of a job waits for output of an agent that 
 
 
 class Feed:
-    """What one agent sends for one job; ``is_over`` when no more comes."""
+    """What one agent sends for one job; ``is_over`` when no more comes.
+
+    ``taken``: up to there the launcher has it.  Only then the agent may forget it, as this coordinator may end at any moment.
+    """
 
     def __init__(self, agent: str, instance: str, now: float) -> None:
         self.agent, self.instance = agent, instance
         self.pump: Pump[None] = Pump()  # only its numbers of received frames are used
+        self.taken, self.end_at = 0, 0
         self.is_over = False
         self.streams = 0
         self.alone_since = now
         self.turn = asyncio.Lock()
+
+    def begin_at(self, number: int) -> None:
+        """The launcher has had so much from an earlier coordinator."""
+        self.taken = self.pump.link.received = max(number, self.taken)
+
+    def take(self, number: int) -> None:
+        """The launcher has it."""
+        if number > self.taken:
+            self.taken = min(number, self.pump.link.received)
+            self.is_over = self.is_over or 0 < self.end_at <= self.taken
+            self.pump.nudge()
 
     def end(self) -> None:
         """No more is wanted."""
@@ -47,6 +62,21 @@ class JobFeeds:
         self._outbox, self._on_over = outbox, on_over
         self.feeds = {agent: Feed(agent, instance, now) for agent, instance in agents.items()}
         self.closed: set[int] = set()
+        self.held = False  # an adopted job whose launcher has not come back: nobody knows what it has had
+
+    def begin_at(self, taken: Mapping[str, int], outbox: Outbox, on_over: Callable[[], None]) -> None:
+        """The launcher is back, and has so much of each agent."""
+        self.held, self._outbox, self._on_over = False, outbox, on_over
+        for agent, number in taken.items():
+            if agent in self.feeds:
+                self.feeds[agent].begin_at(number)
+
+    def take(self, taken: Mapping[str, int]) -> None:
+        """The launcher has so much of each agent."""
+        for agent, number in taken.items():
+            if agent in self.feeds:
+                self.feeds[agent].take(number)
+        self._on_over()
 
     @property
     def is_over(self) -> bool:
@@ -95,7 +125,7 @@ class JobFeeds:
 
     async def _write(self, context: Any, feed: Feed) -> None:
         async def send(_number: int, _frame: None) -> None:
-            await context.write(control_pb2.OutputWord(ack=feed.pump.link.received, closed=sorted(self.closed)))
+            await context.write(control_pb2.OutputWord(ack=feed.taken, closed=sorted(self.closed)))
 
         await feed.pump.write(send, _WORD_S)
 
@@ -103,33 +133,38 @@ class JobFeeds:
         while (frame := await context.read()) is not grpc.aio.EOF:
             if frame.seq <= feed.pump.link.received:
                 continue
-            await self._pass_on(frame)
+            await self._pass_on(feed, frame)
             try:
                 feed.pump.link.accept(frame.seq)
             except LinkError as error:
                 log.warning("The output of agent %s makes no sense: %s.", feed.agent, error)
                 return
-            feed.pump.nudge()
             if frame.WhichOneof("body") == "end":
                 # The stream stays open until the agent has read that this has come.
-                feed.is_over = True
-                self._on_over()
+                feed.end_at = frame.seq
+            if self._outbox.closed:  # nobody reads any more
+                self.take({feed.agent: frame.seq})
 
-    async def _pass_on(self, frame: control_pb2.OutputFrame) -> None:
-        body = frame.WhichOneof("body")
+    async def _pass_on(self, feed: Feed, frame: control_pb2.OutputFrame) -> None:
+        update, body = control_pb2.JobUpdate(agent=feed.agent, seq=frame.seq), frame.WhichOneof("body")
         if body == "data":
-            await self._outbox.put(control_pb2.JobUpdate(output=frame.data))
+            update.output.CopyFrom(frame.data)
         elif body == "notice":
-            await self._outbox.put(control_pb2.JobUpdate(notice=control_pb2.JobNotice(text=frame.notice)))
+            update.notice.text = frame.notice
+        await self._outbox.put(update)
 
 
-async def serve_output(context: Any, jobs: Callable[[int], JobFeeds | None], clock: Callable[[], float]) -> None:
-    """An Output call, from its first frame on."""
+async def serve_output(
+    context: Any, jobs: Callable[[int], JobFeeds | None], clock: Callable[[], float], known: Callable[[int], bool]
+) -> None:
+    """An Output call, from its first frame on.  ``known``: whether agents with a session of this incarnation have told all."""
     frame = await first_frame(context)
     if frame is None or frame.WhichOneof("body") != "hello" or frame.hello.protocol != _PROTOCOL:
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"An OutputHello of protocol {_PROTOCOL} is expected.")
         return
     job = jobs(frame.hello.job)
+    if not known(frame.hello.incarnation) or (job is not None and job.held):
+        return  # the agent tries again
     feed = job.feeds.get(frame.hello.agent) if job is not None else None
     if job is None or feed is None or feed.instance != frame.hello.instance:
         await context.write(control_pb2.OutputWord(over=True))

@@ -34,7 +34,9 @@ def coordinator_pages(
     """Ready means that agents can connect; ``clock`` is the one that the core's events are stamped with."""
 
     def reason_not_ready() -> str:
-        return "" if is_listening() else "agents can't connect yet"
+        if not is_listening():
+            return "agents can't connect yet"
+        return "agents of an earlier coordinator are awaited" if core.adoption is not None else ""
 
     collectors = (coordinator_collector(core, clock, facts), process_collector("coordinator", clock, lag_s))
     return Pages(registry(*collectors), reason_not_ready, lambda: coordinator_snapshot(core, clock()))

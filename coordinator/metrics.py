@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol
 
-from horovod.coordinator.core.coordinator import Agent
+from horovod.coordinator.core.adoption import Adoption
 from horovod.coordinator.core.epoch import CAUSES, Epoch
 from horovod.coordinator.core.job import Job, RankPhase
 from horovod.coordinator.core.plans import PlanState
 from horovod.coordinator.core.ring import Ring
+from horovod.coordinator.core.selfstart import SelfStart
+from horovod.coordinator.core.takeover import Agent
 from horovod.coordinator.core.tally import JOB_RESULTS, Tally
 from horovod.coordinator.core.values import ErrorKind
 from horovod.observe.metrics import Sample, StateCollector, counter, few, gauge
@@ -41,6 +43,10 @@ class CoordinatorState(Protocol):
     def stale(self) -> int: ...
     @property
     def tally(self) -> Tally: ...
+    @property
+    def adoption(self) -> Adoption | None: ...
+    @property
+    def selfstart(self) -> SelfStart: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +71,21 @@ JOB_RANKS = gauge("hvd_job_ranks", "Size of the running job.")
 RANKS = gauge("hvd_ranks", "Ranks of the running job.", "state")
 JOBS = counter("hvd_jobs_total", "Jobs that have ended, and jobs that could not be started.", "result")
 EXIT_CODE = gauge("hvd_job_last_exit_code", "Exit code of the job that ended last.")
+ADOPTIONS = counter(
+    "hvd_jobs_adopted_total", "Running jobs of an earlier coordinator that this one took over when it was started."
+)
+AWAITING = gauge(
+    "hvd_coordinator_adopting", "Whether agents of an earlier coordinator are awaited: nothing is ordered meanwhile."
+)
+SELF_STARTED_SIZE = gauge(
+    "hvd_self_started_size", "Ranks of the next job of processes that others start; 0: none is awaited."
+)
+SELF_STARTED_WAITING = gauge(
+    "hvd_self_started_waiting", "Processes that others have started and that wait to become ranks."
+)
 WAITING_JOBS = gauge("hvd_jobs_waiting", "Jobs that wait for the end of the running one.")
-JOBS_TABLE = (JOB_RUNNING, JOB_RANKS, RANKS, JOBS, EXIT_CODE, WAITING_JOBS)
+SELF_STARTED = (SELF_STARTED_SIZE, SELF_STARTED_WAITING)
+JOBS_TABLE = (JOB_RUNNING, JOB_RANKS, RANKS, JOBS, EXIT_CODE, ADOPTIONS, AWAITING, WAITING_JOBS, *SELF_STARTED)
 
 EPOCH = gauge("hvd_epoch", "Number of the current epoch; 0 while there is none.")
 EPOCH_RANKS = gauge("hvd_epoch_ranks", "Ranks in the current epoch that have not left.")
@@ -144,8 +163,12 @@ def _jobs(core: CoordinatorState) -> Iterator[Sample]:
         yield RANKS.at(phases[phase], phase.value)
     for result in JOB_RESULTS:
         yield JOBS.at(tally.job_ends[result], result)
+    yield ADOPTIONS.at(tally.jobs_adopted)
+    yield AWAITING.at(core.adoption is not None)
     if tally.last_exit_code is not None:
         yield EXIT_CODE.at(tally.last_exit_code)
+    yield SELF_STARTED_SIZE.at(core.selfstart.gathering.size)
+    yield SELF_STARTED_WAITING.at(len(core.selfstart.gathering.waiting))
 
 
 def _epochs(core: CoordinatorState) -> Iterator[Sample]:

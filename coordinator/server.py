@@ -55,7 +55,8 @@ class Server:
             raise SecurityProblem(f"can't listen on {listen}: {error}") from error
 
     async def _output(self, context: Any) -> None:
-        await serve_output(context, self._service.desk.feeds, time.monotonic)
+        service = self._service
+        await serve_output(context, service.desk.feeds, time.monotonic, service.knows_jobs)
 
     def _guard(self, behaviour: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
         """Only callers with the token get in."""

@@ -59,6 +59,11 @@ class AgentStreams:
         self._heartbeat_s = min(_HEARTBEAT_S, book.peer_timeout_s / _HEARTBEATS)
         self.reconnects = 0  # sessions that went on over another stream
 
+    @property
+    def incarnation(self) -> int:
+        """Of this coordinator, as agents know it."""
+        return self._book.incarnation
+
     def instance(self, name: str) -> str:
         """The start of the agent that has the session, empty without one."""
         agent = self._sessions.get(name)
@@ -152,6 +157,7 @@ class AgentStreams:
             self._forget(name)
             self._agents.lost(name, answer.lost, False)
         agent = self._sessions[name] = _Agent(name, hello.instance)
+        hello.register.presents = hello.incarnation not in (0, self._book.incarnation)
         self._agents.came(hello.register)
         return agent
 
@@ -244,6 +250,7 @@ def _hello(hello: control_pb2.SessionHello) -> Hello:
         register.slots,
         hello.instance,
         hello.incarnation,
+        register.plane,
     )
 
 

@@ -6,6 +6,7 @@ Nothing secret: no environment, no arguments of the command, no output of ranks,
 from __future__ import annotations
 
 from horovod.coordinator.core.epoch import Epoch
+from horovod.coordinator.core.gathering import Gathering
 from horovod.coordinator.core.job import Job, RankRecord
 from horovod.coordinator.core.stalls import Wait
 from horovod.coordinator.core.tally import PastEpoch
@@ -28,6 +29,7 @@ def coordinator_snapshot(core: CoordinatorState, now: float) -> Part:
         "incarnation": core.incarnation,
         "agents": _agents(core),
         "job": _job(core.job) if core.job is not None else None,
+        "self_started": _self_started(core.selfstart.gathering),
         "epoch": _epoch(core, core.epoch, now) if core.epoch is not None else None,
         "past_epochs": [_past(past) for past in core.tally.past_epochs],
     }
@@ -41,6 +43,7 @@ def _agents(core: CoordinatorState) -> list[Json]:
             "host": agent.host,
             "slots": agent.slots,
             "labels": dict(agent.labels),
+            "plane": agent.plane,
             "state": "busy" if name in busy else "idle",
         }
         for name, agent in shown
@@ -51,9 +54,23 @@ def _job(job: Job) -> Part:
     return {
         "size": job.size,
         "program": job.command[0] if job.command else "",
+        "self_started": job.attached,
         "stopping": job.stopping,
         "failure": job.failure.text if job.failure is not None else "",
         "ranks": [_rank(record) for record in job.ranks[:_MOST_RANKS]],
+    }
+
+
+def _self_started(book: Gathering) -> Part:
+    """Processes that others have started and that wait; ``attached``: for the job of a launcher."""
+    return {
+        "size": book.size,
+        "attached": book.attached > 0,
+        "waiting": [
+            {"agent": agent, "pid": guest.pid, "rank": guest.rank if guest.rank >= 0 else None}
+            for (agent, _), guest in list(book.waiting.items())[:_MOST_RANKS]
+        ],
+        "waiting_count": len(book.waiting),
     }
 
 

@@ -22,7 +22,7 @@ from horovod.native.errors import (
     Status,
     check,
 )
-from horovod.native.net import Net, NetEvent, NetEventKind, NetInfo, NetPeerInfo, NetSpec
+from horovod.native.net import Net, NetEvent, NetEventKind, NetInfo, NetPeerInfo, NetSpec, NetTime
 
 __all__ = [
     "ABI_VERSION",
@@ -40,6 +40,7 @@ __all__ = [
     "NetInfo",
     "NetPeerInfo",
     "NetSpec",
+    "NetTime",
     "OpCancelled",
     "OutOfMemory",
     "PlanFlag",

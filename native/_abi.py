@@ -132,7 +132,22 @@ class CNetPeerInfo(Structure):
         ("tokens", c_uint64),
         ("owed", c_uint64),
         ("silent_ms", c_uint64),
+        ("retransmits", c_uint64),
         ("lost", c_uint32),
+    ]
+
+
+NET_ALGORITHMS = ("direct", "ring", "pull")
+NET_STAGES = ("wait", "reduce", "network", "copy")
+NET_BUCKETS = 24
+
+
+class CNetTimes(Structure):
+    """hvd_net_times."""
+
+    _fields_ = [
+        ("counts", c_uint64 * NET_BUCKETS * len(NET_STAGES) * len(NET_ALGORITHMS)),
+        ("sum_ns", c_uint64 * len(NET_STAGES) * len(NET_ALGORITHMS)),
     ]
 
 
@@ -180,6 +195,7 @@ FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "hvd_net_abort": (_STATUS, [c_void_p, c_char_p]),
     "hvd_net_stat": (_STATUS, [c_void_p, POINTER(CNetInfo)]),
     "hvd_net_peer_stat": (_STATUS, [c_void_p, c_uint32, POINTER(CNetPeerInfo)]),
+    "hvd_net_time_stat": (_STATUS, [c_void_p, POINTER(CNetTimes)]),
     "hvd_net_close": (None, [c_void_p]),
     "hvd_engine_open": (_STATUS, [c_int, c_void_p, c_uint32, POINTER(c_int), c_uint32, POINTER(c_void_p)]),
     "hvd_engine_close": (None, [c_void_p]),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from horovod.native._abi import CNetEvent, CNetInfo, CNetPeerInfo, CNetSpec, lib
+from horovod.native._abi import NET_ALGORITHMS, NET_STAGES, CNetEvent, CNetInfo, CNetPeerInfo, CNetSpec, CNetTimes, lib
 from horovod.native.arena import Arena
 from horovod.native.board import Board
 from horovod.native.errors import Status, check
@@ -71,7 +71,21 @@ class NetPeerInfo:
     tokens: int
     owed: int
     silent_ms: int
+    retransmits: int
     lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class NetTime:
+    """How long a stage of an algorithm's rounds took: ``counts[b]`` took less than ``2 ** b * 1024`` ns, and not less than half.
+
+    The last bucket takes the rest.  ``algorithm``: direct, ring or pull; ``stage``: wait, reduce, network or copy.
+    """
+
+    algorithm: str
+    stage: str
+    counts: Sequence[int]
+    sum_ns: int
 
 
 class Net:
@@ -145,6 +159,17 @@ class Net:
         if status != Status.OK:
             return None
         return NetPeerInfo(*(getattr(info, field[0]) for field in CNetPeerInfo._fields_))
+
+    def times(self) -> list[NetTime]:
+        """How long the stages of finished rounds took; nothing when the thread is too busy to answer."""
+        found = CNetTimes()
+        if check(lib.hvd_net_time_stat(self.pointer, ctypes.byref(found)), "Looking at the net") != Status.OK:
+            return []
+        return [
+            NetTime(algorithm, stage, tuple(found.counts[a][s]), found.sum_ns[a][s])
+            for a, algorithm in enumerate(NET_ALGORITHMS)
+            for s, stage in enumerate(NET_STAGES)
+        ]
 
     def close(self) -> None:
         """Says goodbye, stops the threads, closes the sockets; takes at most about a second."""

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AgentReport(_message.Message):
-    __slots__ = ("epoch", "register", "rank_hello", "announcements", "held", "plan_retired", "join_requested", "join_quiet", "set_add_requested", "set_remove_requested", "rank_left", "rank_started", "rank_exited", "observation", "peer_lost", "round_trips")
+    __slots__ = ("epoch", "register", "rank_hello", "announcements", "held", "plan_retired", "join_requested", "join_quiet", "set_add_requested", "set_remove_requested", "rank_left", "rank_started", "rank_exited", "observation", "peer_lost", "presented", "round_trips", "guests")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     RANK_HELLO_FIELD_NUMBER: _ClassVar[int]
@@ -23,7 +23,9 @@ class AgentReport(_message.Message):
     RANK_EXITED_FIELD_NUMBER: _ClassVar[int]
     OBSERVATION_FIELD_NUMBER: _ClassVar[int]
     PEER_LOST_FIELD_NUMBER: _ClassVar[int]
+    PRESENTED_FIELD_NUMBER: _ClassVar[int]
     ROUND_TRIPS_FIELD_NUMBER: _ClassVar[int]
+    GUESTS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     register: Register
     rank_hello: RankHello
@@ -39,11 +41,13 @@ class AgentReport(_message.Message):
     rank_exited: RankExited
     observation: Observation
     peer_lost: PeerLost
+    presented: Presented
     round_trips: RoundTrips
-    def __init__(self, epoch: _Optional[int] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., rank_hello: _Optional[_Union[RankHello, _Mapping]] = ..., announcements: _Optional[_Union[Announcements, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., plan_retired: _Optional[_Union[PlanRetired, _Mapping]] = ..., join_requested: _Optional[_Union[JoinRequested, _Mapping]] = ..., join_quiet: _Optional[_Union[JoinQuiet, _Mapping]] = ..., set_add_requested: _Optional[_Union[SetAddRequested, _Mapping]] = ..., set_remove_requested: _Optional[_Union[SetRemoveRequested, _Mapping]] = ..., rank_left: _Optional[_Union[RankLeft, _Mapping]] = ..., rank_started: _Optional[_Union[RankStarted, _Mapping]] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., observation: _Optional[_Union[Observation, _Mapping]] = ..., peer_lost: _Optional[_Union[PeerLost, _Mapping]] = ..., round_trips: _Optional[_Union[RoundTrips, _Mapping]] = ...) -> None: ...
+    guests: Guests
+    def __init__(self, epoch: _Optional[int] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., rank_hello: _Optional[_Union[RankHello, _Mapping]] = ..., announcements: _Optional[_Union[Announcements, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., plan_retired: _Optional[_Union[PlanRetired, _Mapping]] = ..., join_requested: _Optional[_Union[JoinRequested, _Mapping]] = ..., join_quiet: _Optional[_Union[JoinQuiet, _Mapping]] = ..., set_add_requested: _Optional[_Union[SetAddRequested, _Mapping]] = ..., set_remove_requested: _Optional[_Union[SetRemoveRequested, _Mapping]] = ..., rank_left: _Optional[_Union[RankLeft, _Mapping]] = ..., rank_started: _Optional[_Union[RankStarted, _Mapping]] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., observation: _Optional[_Union[Observation, _Mapping]] = ..., peer_lost: _Optional[_Union[PeerLost, _Mapping]] = ..., presented: _Optional[_Union[Presented, _Mapping]] = ..., round_trips: _Optional[_Union[RoundTrips, _Mapping]] = ..., guests: _Optional[_Union[Guests, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("agent", "host", "slots", "labels", "addresses")
+    __slots__ = ("agent", "host", "slots", "labels", "addresses", "plane", "presents")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -56,12 +60,16 @@ class Register(_message.Message):
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    PLANE_FIELD_NUMBER: _ClassVar[int]
+    PRESENTS_FIELD_NUMBER: _ClassVar[int]
     agent: str
     host: str
     slots: int
     labels: _containers.ScalarMap[str, str]
     addresses: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, agent: _Optional[str] = ..., host: _Optional[str] = ..., slots: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+    plane: str
+    presents: bool
+    def __init__(self, agent: _Optional[str] = ..., host: _Optional[str] = ..., slots: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., addresses: _Optional[_Iterable[str]] = ..., plane: _Optional[str] = ..., presents: bool = ...) -> None: ...
 
 class RankHello(_message.Message):
     __slots__ = ("rank", "generation", "pid", "process_sets", "dynamic_process_sets")
@@ -255,6 +263,26 @@ class PeerLost(_message.Message):
     text: str
     def __init__(self, agent: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
+class Guests(_message.Message):
+    __slots__ = ("items", "resting")
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    RESTING_FIELD_NUMBER: _ClassVar[int]
+    items: _containers.RepeatedCompositeFieldContainer[Guest]
+    resting: int
+    def __init__(self, items: _Optional[_Iterable[_Union[Guest, _Mapping]]] = ..., resting: _Optional[int] = ...) -> None: ...
+
+class Guest(_message.Message):
+    __slots__ = ("id", "pid", "rank", "size")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    pid: int
+    rank: int
+    size: int
+    def __init__(self, id: _Optional[int] = ..., pid: _Optional[int] = ..., rank: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
+
 class RoundTrips(_message.Message):
     __slots__ = ("items",)
     ITEMS_FIELD_NUMBER: _ClassVar[int]
@@ -269,8 +297,172 @@ class RoundTrip(_message.Message):
     seconds: float
     def __init__(self, agent: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
 
+class Presented(_message.Message):
+    __slots__ = ("last_job", "start", "ranks", "last_epoch", "epoch_start", "epoch", "peer_lost", "finished")
+    LAST_JOB_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_START_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PEER_LOST_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    last_job: str
+    start: _containers.RepeatedCompositeFieldContainer[StartRanks]
+    ranks: _containers.RepeatedCompositeFieldContainer[RankPresented]
+    last_epoch: int
+    epoch_start: _containers.RepeatedCompositeFieldContainer[EpochStart]
+    epoch: _containers.RepeatedCompositeFieldContainer[EpochPresented]
+    peer_lost: _containers.RepeatedCompositeFieldContainer[PeerLost]
+    finished: _containers.RepeatedCompositeFieldContainer[FinishedJob]
+    def __init__(self, last_job: _Optional[str] = ..., start: _Optional[_Iterable[_Union[StartRanks, _Mapping]]] = ..., ranks: _Optional[_Iterable[_Union[RankPresented, _Mapping]]] = ..., last_epoch: _Optional[int] = ..., epoch_start: _Optional[_Iterable[_Union[EpochStart, _Mapping]]] = ..., epoch: _Optional[_Iterable[_Union[EpochPresented, _Mapping]]] = ..., peer_lost: _Optional[_Iterable[_Union[PeerLost, _Mapping]]] = ..., finished: _Optional[_Iterable[_Union[FinishedJob, _Mapping]]] = ...) -> None: ...
+
+class RankPresented(_message.Message):
+    __slots__ = ("rank", "pid", "epoch", "hello", "left_epoch", "left", "left_s", "exited", "exited_s")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    LEFT_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    LEFT_S_FIELD_NUMBER: _ClassVar[int]
+    EXITED_FIELD_NUMBER: _ClassVar[int]
+    EXITED_S_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    pid: int
+    epoch: int
+    hello: _containers.RepeatedCompositeFieldContainer[RankHello]
+    left_epoch: int
+    left: _containers.RepeatedCompositeFieldContainer[RankLeft]
+    left_s: float
+    exited: _containers.RepeatedCompositeFieldContainer[RankExited]
+    exited_s: float
+    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., epoch: _Optional[int] = ..., hello: _Optional[_Iterable[_Union[RankHello, _Mapping]]] = ..., left_epoch: _Optional[int] = ..., left: _Optional[_Iterable[_Union[RankLeft, _Mapping]]] = ..., left_s: _Optional[float] = ..., exited: _Optional[_Iterable[_Union[RankExited, _Mapping]]] = ..., exited_s: _Optional[float] = ...) -> None: ...
+
+class EpochPresented(_message.Message):
+    __slots__ = ("ended", "plans", "highest_plan", "retired", "announcements", "sets", "free_sets", "next_set", "set_changes", "set_answers", "set_calls", "set_counts", "joins", "joins_done", "last_joined", "zero_plans", "refusals")
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    PLANS_FIELD_NUMBER: _ClassVar[int]
+    HIGHEST_PLAN_FIELD_NUMBER: _ClassVar[int]
+    RETIRED_FIELD_NUMBER: _ClassVar[int]
+    ANNOUNCEMENTS_FIELD_NUMBER: _ClassVar[int]
+    SETS_FIELD_NUMBER: _ClassVar[int]
+    FREE_SETS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_SET_FIELD_NUMBER: _ClassVar[int]
+    SET_CHANGES_FIELD_NUMBER: _ClassVar[int]
+    SET_ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    SET_CALLS_FIELD_NUMBER: _ClassVar[int]
+    SET_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    JOINS_FIELD_NUMBER: _ClassVar[int]
+    JOINS_DONE_FIELD_NUMBER: _ClassVar[int]
+    LAST_JOINED_FIELD_NUMBER: _ClassVar[int]
+    ZERO_PLANS_FIELD_NUMBER: _ClassVar[int]
+    REFUSALS_FIELD_NUMBER: _ClassVar[int]
+    ended: _containers.RepeatedCompositeFieldContainer[_worker_pb2.Error]
+    plans: _containers.RepeatedCompositeFieldContainer[PlanPresented]
+    highest_plan: int
+    retired: _containers.RepeatedCompositeFieldContainer[RetirePlan]
+    announcements: _containers.RepeatedCompositeFieldContainer[Announcement]
+    sets: _containers.RepeatedCompositeFieldContainer[_worker_pb2.ProcessSet]
+    free_sets: _containers.RepeatedScalarFieldContainer[int]
+    next_set: int
+    set_changes: int
+    set_answers: _containers.RepeatedCompositeFieldContainer[SetAnswer]
+    set_calls: _containers.RepeatedCompositeFieldContainer[SetCallPresented]
+    set_counts: _containers.RepeatedCompositeFieldContainer[RankCount]
+    joins: _containers.RepeatedCompositeFieldContainer[RankRequest]
+    joins_done: int
+    last_joined: int
+    zero_plans: _containers.RepeatedScalarFieldContainer[int]
+    refusals: _containers.RepeatedCompositeFieldContainer[RefusalPresented]
+    def __init__(self, ended: _Optional[_Iterable[_Union[_worker_pb2.Error, _Mapping]]] = ..., plans: _Optional[_Iterable[_Union[PlanPresented, _Mapping]]] = ..., highest_plan: _Optional[int] = ..., retired: _Optional[_Iterable[_Union[RetirePlan, _Mapping]]] = ..., announcements: _Optional[_Iterable[_Union[Announcement, _Mapping]]] = ..., sets: _Optional[_Iterable[_Union[_worker_pb2.ProcessSet, _Mapping]]] = ..., free_sets: _Optional[_Iterable[int]] = ..., next_set: _Optional[int] = ..., set_changes: _Optional[int] = ..., set_answers: _Optional[_Iterable[_Union[SetAnswer, _Mapping]]] = ..., set_calls: _Optional[_Iterable[_Union[SetCallPresented, _Mapping]]] = ..., set_counts: _Optional[_Iterable[_Union[RankCount, _Mapping]]] = ..., joins: _Optional[_Iterable[_Union[RankRequest, _Mapping]]] = ..., joins_done: _Optional[int] = ..., last_joined: _Optional[int] = ..., zero_plans: _Optional[_Iterable[int]] = ..., refusals: _Optional[_Iterable[_Union[RefusalPresented, _Mapping]]] = ...) -> None: ...
+
+class PlanPresented(_message.Message):
+    __slots__ = ("plan", "signature", "members", "held", "limit", "contest")
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    CONTEST_FIELD_NUMBER: _ClassVar[int]
+    plan: int
+    signature: _worker_pb2.Signature
+    members: _containers.RepeatedScalarFieldContainer[int]
+    held: bool
+    limit: int
+    contest: int
+    def __init__(self, plan: _Optional[int] = ..., signature: _Optional[_Union[_worker_pb2.Signature, _Mapping]] = ..., members: _Optional[_Iterable[int]] = ..., held: bool = ..., limit: _Optional[int] = ..., contest: _Optional[int] = ...) -> None: ...
+
+class SetAnswer(_message.Message):
+    __slots__ = ("number", "added", "removed", "refused")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ADDED_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    added: _containers.RepeatedCompositeFieldContainer[_worker_pb2.ProcessSet]
+    removed: _containers.RepeatedScalarFieldContainer[int]
+    refused: _containers.RepeatedCompositeFieldContainer[_worker_pb2.Error]
+    def __init__(self, number: _Optional[int] = ..., added: _Optional[_Iterable[_Union[_worker_pb2.ProcessSet, _Mapping]]] = ..., removed: _Optional[_Iterable[int]] = ..., refused: _Optional[_Iterable[_Union[_worker_pb2.Error, _Mapping]]] = ...) -> None: ...
+
+class SetCallPresented(_message.Message):
+    __slots__ = ("rank", "request", "number", "ranks", "remove")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    request: int
+    number: int
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    remove: int
+    def __init__(self, rank: _Optional[int] = ..., request: _Optional[int] = ..., number: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., remove: _Optional[int] = ...) -> None: ...
+
+class RefusalPresented(_message.Message):
+    __slots__ = ("id", "process_set", "name", "error", "told", "joins_done")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_SET_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    TOLD_FIELD_NUMBER: _ClassVar[int]
+    JOINS_DONE_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    process_set: int
+    name: str
+    error: _worker_pb2.Error
+    told: _containers.RepeatedScalarFieldContainer[int]
+    joins_done: int
+    def __init__(self, id: _Optional[int] = ..., process_set: _Optional[int] = ..., name: _Optional[str] = ..., error: _Optional[_Union[_worker_pb2.Error, _Mapping]] = ..., told: _Optional[_Iterable[int]] = ..., joins_done: _Optional[int] = ...) -> None: ...
+
+class FinishedJob(_message.Message):
+    __slots__ = ("id", "code", "text", "rank", "host", "pid", "signal", "last_lines", "has_output", "job", "started")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    LAST_LINES_FIELD_NUMBER: _ClassVar[int]
+    HAS_OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    code: int
+    text: str
+    rank: int
+    host: str
+    pid: int
+    signal: int
+    last_lines: str
+    has_output: bool
+    job: int
+    started: int
+    def __init__(self, id: _Optional[str] = ..., code: _Optional[int] = ..., text: _Optional[str] = ..., rank: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., signal: _Optional[int] = ..., last_lines: _Optional[str] = ..., has_output: bool = ..., job: _Optional[int] = ..., started: _Optional[int] = ...) -> None: ...
+
 class Order(_message.Message):
-    __slots__ = ("epoch", "registered", "start_ranks", "stop_ranks", "epoch_start", "rank_rejected", "plan_made", "refusal", "hold", "retire_plan", "joined_ranks", "all_joined", "join_done", "set_added", "set_removed", "end_epoch", "warn", "job_finished", "measure_round_trips")
+    __slots__ = ("epoch", "registered", "start_ranks", "stop_ranks", "epoch_start", "rank_rejected", "plan_made", "refusal", "hold", "retire_plan", "joined_ranks", "all_joined", "join_done", "set_added", "set_removed", "end_epoch", "warn", "job_finished", "measure_round_trips", "gathering", "guest_rejected")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
     START_RANKS_FIELD_NUMBER: _ClassVar[int]
@@ -290,6 +482,8 @@ class Order(_message.Message):
     WARN_FIELD_NUMBER: _ClassVar[int]
     JOB_FINISHED_FIELD_NUMBER: _ClassVar[int]
     MEASURE_ROUND_TRIPS_FIELD_NUMBER: _ClassVar[int]
+    GATHERING_FIELD_NUMBER: _ClassVar[int]
+    GUEST_REJECTED_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     registered: Registered
     start_ranks: StartRanks
@@ -309,7 +503,9 @@ class Order(_message.Message):
     warn: Warn
     job_finished: JobFinished
     measure_round_trips: MeasureRoundTrips
-    def __init__(self, epoch: _Optional[int] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., start_ranks: _Optional[_Union[StartRanks, _Mapping]] = ..., stop_ranks: _Optional[_Union[StopRanks, _Mapping]] = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., rank_rejected: _Optional[_Union[RankRejected, _Mapping]] = ..., plan_made: _Optional[_Union[PlanMade, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., retire_plan: _Optional[_Union[RetirePlan, _Mapping]] = ..., joined_ranks: _Optional[_Union[JoinedRanks, _Mapping]] = ..., all_joined: _Optional[_Union[AllJoined, _Mapping]] = ..., join_done: _Optional[_Union[JoinDone, _Mapping]] = ..., set_added: _Optional[_Union[SetAdded, _Mapping]] = ..., set_removed: _Optional[_Union[SetRemoved, _Mapping]] = ..., end_epoch: _Optional[_Union[EndEpoch, _Mapping]] = ..., warn: _Optional[_Union[Warn, _Mapping]] = ..., job_finished: _Optional[_Union[JobFinished, _Mapping]] = ..., measure_round_trips: _Optional[_Union[MeasureRoundTrips, _Mapping]] = ...) -> None: ...
+    gathering: Gathering
+    guest_rejected: GuestRejected
+    def __init__(self, epoch: _Optional[int] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., start_ranks: _Optional[_Union[StartRanks, _Mapping]] = ..., stop_ranks: _Optional[_Union[StopRanks, _Mapping]] = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., rank_rejected: _Optional[_Union[RankRejected, _Mapping]] = ..., plan_made: _Optional[_Union[PlanMade, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., retire_plan: _Optional[_Union[RetirePlan, _Mapping]] = ..., joined_ranks: _Optional[_Union[JoinedRanks, _Mapping]] = ..., all_joined: _Optional[_Union[AllJoined, _Mapping]] = ..., join_done: _Optional[_Union[JoinDone, _Mapping]] = ..., set_added: _Optional[_Union[SetAdded, _Mapping]] = ..., set_removed: _Optional[_Union[SetRemoved, _Mapping]] = ..., end_epoch: _Optional[_Union[EndEpoch, _Mapping]] = ..., warn: _Optional[_Union[Warn, _Mapping]] = ..., job_finished: _Optional[_Union[JobFinished, _Mapping]] = ..., measure_round_trips: _Optional[_Union[MeasureRoundTrips, _Mapping]] = ..., gathering: _Optional[_Union[Gathering, _Mapping]] = ..., guest_rejected: _Optional[_Union[GuestRejected, _Mapping]] = ...) -> None: ...
 
 class Registered(_message.Message):
     __slots__ = ("incarnation",)
@@ -344,20 +540,30 @@ class Variable(_message.Message):
     def __init__(self, name: _Optional[bytes] = ..., value: _Optional[bytes] = ...) -> None: ...
 
 class StartRanks(_message.Message):
-    __slots__ = ("command", "environment", "directory", "size", "places", "job")
+    __slots__ = ("command", "environment", "directory", "size", "places", "job", "guests", "id", "started", "launcher", "limits")
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
+    GUESTS_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    LAUNCHER_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
     command: _containers.RepeatedScalarFieldContainer[bytes]
     environment: _containers.RepeatedCompositeFieldContainer[Variable]
     directory: bytes
     size: int
     places: _containers.RepeatedCompositeFieldContainer[RankPlace]
     job: int
-    def __init__(self, command: _Optional[_Iterable[bytes]] = ..., environment: _Optional[_Iterable[_Union[Variable, _Mapping]]] = ..., directory: _Optional[bytes] = ..., size: _Optional[int] = ..., places: _Optional[_Iterable[_Union[RankPlace, _Mapping]]] = ..., job: _Optional[int] = ...) -> None: ...
+    guests: _containers.RepeatedScalarFieldContainer[int]
+    id: str
+    started: int
+    launcher: str
+    limits: JobLimits
+    def __init__(self, command: _Optional[_Iterable[bytes]] = ..., environment: _Optional[_Iterable[_Union[Variable, _Mapping]]] = ..., directory: _Optional[bytes] = ..., size: _Optional[int] = ..., places: _Optional[_Iterable[_Union[RankPlace, _Mapping]]] = ..., job: _Optional[int] = ..., guests: _Optional[_Iterable[int]] = ..., id: _Optional[str] = ..., started: _Optional[int] = ..., launcher: _Optional[str] = ..., limits: _Optional[_Union[JobLimits, _Mapping]] = ...) -> None: ...
 
 class StopRanks(_message.Message):
     __slots__ = ("reason", "grace_s")
@@ -424,12 +630,14 @@ class PlanMade(_message.Message):
     def __init__(self, plan: _Optional[int] = ..., signature: _Optional[_Union[_worker_pb2.Signature, _Mapping]] = ..., requests: _Optional[_Iterable[_Union[RankRequest, _Mapping]]] = ...) -> None: ...
 
 class Refusal(_message.Message):
-    __slots__ = ("requests", "error")
+    __slots__ = ("requests", "error", "id")
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
     requests: _containers.RepeatedCompositeFieldContainer[RankRequest]
     error: _worker_pb2.Error
-    def __init__(self, requests: _Optional[_Iterable[_Union[RankRequest, _Mapping]]] = ..., error: _Optional[_Union[_worker_pb2.Error, _Mapping]] = ...) -> None: ...
+    id: int
+    def __init__(self, requests: _Optional[_Iterable[_Union[RankRequest, _Mapping]]] = ..., error: _Optional[_Union[_worker_pb2.Error, _Mapping]] = ..., id: _Optional[int] = ...) -> None: ...
 
 class Hold(_message.Message):
     __slots__ = ("plan",)
@@ -493,13 +701,37 @@ class Warn(_message.Message):
     text: str
     def __init__(self, text: _Optional[str] = ...) -> None: ...
 
+class Gathering(_message.Message):
+    __slots__ = ("text",)
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    def __init__(self, text: _Optional[str] = ...) -> None: ...
+
+class GuestRejected(_message.Message):
+    __slots__ = ("guest", "reason")
+    GUEST_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    guest: int
+    reason: str
+    def __init__(self, guest: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class JobFinished(_message.Message):
-    __slots__ = ("code", "text")
+    __slots__ = ("code", "text", "rank", "host", "pid", "signal", "last_lines")
     CODE_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    LAST_LINES_FIELD_NUMBER: _ClassVar[int]
     code: int
     text: str
-    def __init__(self, code: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
+    rank: int
+    host: str
+    pid: int
+    signal: int
+    last_lines: str
+    def __init__(self, code: _Optional[int] = ..., text: _Optional[str] = ..., rank: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., signal: _Optional[int] = ..., last_lines: _Optional[str] = ...) -> None: ...
 
 class AgentFrame(_message.Message):
     __slots__ = ("seq", "ack", "hello", "report", "heartbeat", "goodbye")
@@ -600,16 +832,18 @@ class OutputFrame(_message.Message):
     def __init__(self, seq: _Optional[int] = ..., hello: _Optional[_Union[OutputHello, _Mapping]] = ..., data: _Optional[_Union[RankOutput, _Mapping]] = ..., notice: _Optional[str] = ..., end: _Optional[_Union[OutputEnd, _Mapping]] = ...) -> None: ...
 
 class OutputHello(_message.Message):
-    __slots__ = ("protocol", "agent", "instance", "job")
+    __slots__ = ("protocol", "agent", "instance", "job", "incarnation")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     AGENT_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     agent: str
     instance: str
     job: int
-    def __init__(self, protocol: _Optional[int] = ..., agent: _Optional[str] = ..., instance: _Optional[str] = ..., job: _Optional[int] = ...) -> None: ...
+    incarnation: int
+    def __init__(self, protocol: _Optional[int] = ..., agent: _Optional[str] = ..., instance: _Optional[str] = ..., job: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class RankOutput(_message.Message):
     __slots__ = ("rank", "stream", "data")
@@ -636,17 +870,26 @@ class OutputWord(_message.Message):
     def __init__(self, ack: _Optional[int] = ..., closed: _Optional[_Iterable[int]] = ..., over: bool = ...) -> None: ...
 
 class JobFrame(_message.Message):
-    __slots__ = ("submit", "cancel", "output_closed")
+    __slots__ = ("submit", "cancel", "output_closed", "taken")
     SUBMIT_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_CLOSED_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
     submit: JobSubmit
     cancel: JobCancel
     output_closed: OutputClosed
-    def __init__(self, submit: _Optional[_Union[JobSubmit, _Mapping]] = ..., cancel: _Optional[_Union[JobCancel, _Mapping]] = ..., output_closed: _Optional[_Union[OutputClosed, _Mapping]] = ...) -> None: ...
+    taken: OutputTaken
+    def __init__(self, submit: _Optional[_Union[JobSubmit, _Mapping]] = ..., cancel: _Optional[_Union[JobCancel, _Mapping]] = ..., output_closed: _Optional[_Union[OutputClosed, _Mapping]] = ..., taken: _Optional[_Union[OutputTaken, _Mapping]] = ...) -> None: ...
 
 class JobSubmit(_message.Message):
-    __slots__ = ("protocol", "version", "size", "command", "environment", "directory", "wait", "limits", "launcher")
+    __slots__ = ("protocol", "version", "size", "command", "environment", "directory", "wait", "limits", "launcher", "attach", "id", "again", "taken")
+    class TakenEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -656,6 +899,10 @@ class JobSubmit(_message.Message):
     WAIT_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     LAUNCHER_FIELD_NUMBER: _ClassVar[int]
+    ATTACH_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     version: str
     size: int
@@ -665,7 +912,24 @@ class JobSubmit(_message.Message):
     wait: bool
     limits: JobLimits
     launcher: str
-    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., size: _Optional[int] = ..., command: _Optional[_Iterable[bytes]] = ..., environment: _Optional[_Iterable[_Union[Variable, _Mapping]]] = ..., directory: _Optional[bytes] = ..., wait: bool = ..., limits: _Optional[_Union[JobLimits, _Mapping]] = ..., launcher: _Optional[str] = ...) -> None: ...
+    attach: bool
+    id: str
+    again: bool
+    taken: _containers.ScalarMap[str, int]
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., size: _Optional[int] = ..., command: _Optional[_Iterable[bytes]] = ..., environment: _Optional[_Iterable[_Union[Variable, _Mapping]]] = ..., directory: _Optional[bytes] = ..., wait: bool = ..., limits: _Optional[_Union[JobLimits, _Mapping]] = ..., launcher: _Optional[str] = ..., attach: bool = ..., id: _Optional[str] = ..., again: bool = ..., taken: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class OutputTaken(_message.Message):
+    __slots__ = ("taken",)
+    class TakenEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
+    taken: _containers.ScalarMap[str, int]
+    def __init__(self, taken: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class JobLimits(_message.Message):
     __slots__ = ("stall_check_s", "stall_shutdown_s", "deadlock_grace_s", "cache_capacity", "start_warning_s", "start_timeout_s", "deterministic")
@@ -702,18 +966,22 @@ class OutputClosed(_message.Message):
     def __init__(self, stream: _Optional[int] = ...) -> None: ...
 
 class JobUpdate(_message.Message):
-    __slots__ = ("accepted", "output", "notice", "ended", "refused")
+    __slots__ = ("accepted", "output", "notice", "ended", "refused", "agent", "seq")
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     NOTICE_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    AGENT_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
     accepted: JobAccepted
     output: RankOutput
     notice: JobNotice
     ended: JobEnded
     refused: JobRefused
-    def __init__(self, accepted: _Optional[_Union[JobAccepted, _Mapping]] = ..., output: _Optional[_Union[RankOutput, _Mapping]] = ..., notice: _Optional[_Union[JobNotice, _Mapping]] = ..., ended: _Optional[_Union[JobEnded, _Mapping]] = ..., refused: _Optional[_Union[JobRefused, _Mapping]] = ...) -> None: ...
+    agent: str
+    seq: int
+    def __init__(self, accepted: _Optional[_Union[JobAccepted, _Mapping]] = ..., output: _Optional[_Union[RankOutput, _Mapping]] = ..., notice: _Optional[_Union[JobNotice, _Mapping]] = ..., ended: _Optional[_Union[JobEnded, _Mapping]] = ..., refused: _Optional[_Union[JobRefused, _Mapping]] = ..., agent: _Optional[str] = ..., seq: _Optional[int] = ...) -> None: ...
 
 class JobAccepted(_message.Message):
     __slots__ = ("places",)

@@ -17,6 +17,7 @@ __all__ = [
     "Security",
     "SecurityProblem",
     "TlsFiles",
+    "coordinator_timeout",
     "is_loopback",
     "load_security",
     "load_token",
@@ -117,3 +118,22 @@ def _read(path: str, what: str) -> bytes:
         return Path(path).read_bytes()
     except OSError as error:
         raise SecurityProblem(f"the {what} {path} can't be read: {error.strerror or error}") from error
+
+
+_COORDINATOR_TIMEOUT = "HVD_COORDINATOR_TIMEOUT_SECONDS"
+_COORDINATOR_TIMEOUT_S = 300.0
+
+
+def coordinator_timeout(given: float | None, environment: Mapping[str, str]) -> float:
+    """How long agents and launchers do without a coordinator that is gone; SecurityProblem where that makes no sense."""
+    text = environment.get(_COORDINATOR_TIMEOUT, "").strip()
+    if given is None and not text:
+        return _COORDINATOR_TIMEOUT_S
+    try:
+        seconds = float(text) if given is None else given
+    except ValueError:
+        seconds = -1.0
+    if not seconds >= 0:
+        name = _COORDINATOR_TIMEOUT if given is None else "--coordinator-timeout"
+        raise SecurityProblem(f"{name} is {text if given is None else given}, but it must be a number of seconds >= 0")
+    return seconds

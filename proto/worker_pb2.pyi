@@ -99,7 +99,7 @@ class WorkerMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., announce: _Optional[_Union[Announce, _Mapping]] = ..., retire_ack: _Optional[_Union[RetireAck, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., add_process_set: _Optional[_Union[AddProcessSet, _Mapping]] = ..., remove_process_set: _Optional[_Union[RemoveProcessSet, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "nonce", "rank", "pid", "generation", "arena_bytes", "process_sets", "dynamic_process_sets")
+    __slots__ = ("protocol", "nonce", "rank", "pid", "generation", "arena_bytes", "process_sets", "dynamic_process_sets", "size")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -108,6 +108,7 @@ class Hello(_message.Message):
     ARENA_BYTES_FIELD_NUMBER: _ClassVar[int]
     PROCESS_SETS_FIELD_NUMBER: _ClassVar[int]
     DYNAMIC_PROCESS_SETS_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     nonce: str
     rank: int
@@ -116,7 +117,8 @@ class Hello(_message.Message):
     arena_bytes: int
     process_sets: _containers.RepeatedCompositeFieldContainer[ProcessSet]
     dynamic_process_sets: bool
-    def __init__(self, protocol: _Optional[int] = ..., nonce: _Optional[str] = ..., rank: _Optional[int] = ..., pid: _Optional[int] = ..., generation: _Optional[int] = ..., arena_bytes: _Optional[int] = ..., process_sets: _Optional[_Iterable[_Union[ProcessSet, _Mapping]]] = ..., dynamic_process_sets: bool = ...) -> None: ...
+    size: int
+    def __init__(self, protocol: _Optional[int] = ..., nonce: _Optional[str] = ..., rank: _Optional[int] = ..., pid: _Optional[int] = ..., generation: _Optional[int] = ..., arena_bytes: _Optional[int] = ..., process_sets: _Optional[_Iterable[_Union[ProcessSet, _Mapping]]] = ..., dynamic_process_sets: bool = ..., size: _Optional[int] = ...) -> None: ...
 
 class Announce(_message.Message):
     __slots__ = ("request", "signature", "contested_plan", "contested_round", "no_room_bytes")
@@ -171,7 +173,7 @@ class Leave(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., reason: _Optional[str] = ..., finished: bool = ...) -> None: ...
 
 class AgentMessage(_message.Message):
-    __slots__ = ("welcome", "rejected", "plan_ready", "refused", "retire", "joined", "process_set_ready", "process_set_removed", "epoch_ended", "closed", "warning")
+    __slots__ = ("welcome", "rejected", "plan_ready", "refused", "retire", "joined", "process_set_ready", "process_set_removed", "epoch_ended", "closed", "warning", "waiting")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REJECTED_FIELD_NUMBER: _ClassVar[int]
     PLAN_READY_FIELD_NUMBER: _ClassVar[int]
@@ -183,6 +185,7 @@ class AgentMessage(_message.Message):
     EPOCH_ENDED_FIELD_NUMBER: _ClassVar[int]
     CLOSED_FIELD_NUMBER: _ClassVar[int]
     WARNING_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     rejected: Rejected
     plan_ready: PlanReady
@@ -194,7 +197,8 @@ class AgentMessage(_message.Message):
     epoch_ended: EpochEnded
     closed: Closed
     warning: Warning
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., plan_ready: _Optional[_Union[PlanReady, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., joined: _Optional[_Union[Joined, _Mapping]] = ..., process_set_ready: _Optional[_Union[ProcessSetReady, _Mapping]] = ..., process_set_removed: _Optional[_Union[ProcessSetRemoved, _Mapping]] = ..., epoch_ended: _Optional[_Union[EpochEnded, _Mapping]] = ..., closed: _Optional[_Union[Closed, _Mapping]] = ..., warning: _Optional[_Union[Warning, _Mapping]] = ...) -> None: ...
+    waiting: Waiting
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., plan_ready: _Optional[_Union[PlanReady, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., joined: _Optional[_Union[Joined, _Mapping]] = ..., process_set_ready: _Optional[_Union[ProcessSetReady, _Mapping]] = ..., process_set_removed: _Optional[_Union[ProcessSetRemoved, _Mapping]] = ..., epoch_ended: _Optional[_Union[EpochEnded, _Mapping]] = ..., closed: _Optional[_Union[Closed, _Mapping]] = ..., warning: _Optional[_Union[Warning, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("epoch", "rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "homogeneous", "process_sets", "local_ranks", "hosts")
@@ -303,6 +307,12 @@ class Closed(_message.Message):
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     generation: int
     def __init__(self, generation: _Optional[int] = ...) -> None: ...
+
+class Waiting(_message.Message):
+    __slots__ = ("text",)
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    def __init__(self, text: _Optional[str] = ...) -> None: ...
 
 class Warning(_message.Message):
     __slots__ = ("text",)

@@ -19,7 +19,15 @@ import horovod
 from horovod.agent.limits import shortage
 from horovod.agent.output import OutputOptions
 from horovod.coordinator.core import Config
-from horovod.proto.security import SecurityProblem, TlsFiles, is_loopback, load_security, load_token, parse_address
+from horovod.proto.security import (
+    SecurityProblem,
+    TlsFiles,
+    coordinator_timeout,
+    is_loopback,
+    load_security,
+    load_token,
+    parse_address,
+)
 from horovod.runner.check_build import check_build
 from horovod.runner.environment import inherited, quiet_grpc, secrets_of
 from horovod.runner.hosts import HostInfo, local_slots, parse_host_files, parse_hosts
@@ -135,6 +143,7 @@ def remote_spec(arguments: argparse.Namespace, environment: Mapping[str, str], o
         address = parse_address(arguments.coordinator, "--coordinator")
         is_loopback(address.host)  # a name that nobody knows is told now
         security = load_security(secret, files)
+        timeout_s = coordinator_timeout(arguments.coordinator_timeout, environment)
     except SecurityProblem as problem:
         raise UsageProblem(str(problem)) from problem
     return RemoteSpec(
@@ -144,7 +153,9 @@ def remote_spec(arguments: argparse.Namespace, environment: Mapping[str, str], o
         command=tuple(arguments.command),
         environment=environment,
         wait=bool(arguments.wait),
+        attach=bool(arguments.attach),
         limits=coordinator_config(environment, arguments.start_timeout),
+        coordinator_timeout_s=timeout_s,
         output=output,
     )
 

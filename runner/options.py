@@ -70,6 +70,13 @@ OPTIONS: tuple[Option, ...] = (
     _switch("--verbose", "say what the launcher does"),
     Option(("--coordinator",), "run on the agents of this hvd-coordinator, not on this host", metavar="HOST:PORT"),
     _switch("--wait", "with --coordinator: queue behind other jobs, and wait for agents"),
+    Option(
+        ("--coordinator-timeout",),
+        "with --coordinator: wait so long for one that is gone to be started anew (300, HVD_COORDINATOR_TIMEOUT_SECONDS)",
+        metavar="S",
+        type=float,
+    ),
+    _switch("--attach", "with --coordinator: no command, the ranks are processes that others start (HOROVOD_AGENT)"),
     Option(("--token-file",), "with --coordinator: holds the token (HVD_TOKEN_FILE, HVD_TOKEN)", metavar="FILE"),
     Option(("--tls-ca",), "with --coordinator: the authority that has signed its certificate", metavar="FILE"),
     Option(("--tls-cert",), "with --coordinator: certificate to show to it", metavar="FILE"),

@@ -7,8 +7,9 @@ import contextlib
 import getpass
 import logging
 import os
+import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,13 +31,14 @@ __all__ = ["RemoteJob", "RemoteSpec", "run_remote_job"]
 log = logging.getLogger("horovod")
 
 _PROTOCOL = 1
+_PAUSES_S = (0.1, 0.2, 0.5, 1.0)
 _DRAIN_S = 5.0
 _END_S = 25.0  # how long the end of a cancelled job may take: grace, lost agents, last output
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteSpec:
-    """What to run, and where to ask for it."""
+    """What to run, and where to ask for it; ``attach``: nothing, others start the ranks."""
 
     coordinator: Address
     security: Security
@@ -44,12 +46,17 @@ class RemoteSpec:
     command: tuple[str, ...]
     environment: Mapping[str, str]
     wait: bool = False
+    attach: bool = False
     limits: Config = field(default_factory=Config)
+    coordinator_timeout_s: float = 300.0
     output: OutputOptions = field(default_factory=OutputOptions)
 
 
 class RemoteJob:
-    """One Run call.  Lives in the running loop; ``cancel`` may be called again to hurry."""
+    """One job, over as many Run calls as it takes.  Lives in the running loop; ``cancel`` may be called again to hurry.
+
+    A coordinator that is gone is dialled again until the time-out: it, or the one that was started in its place, has the job.
+    """
 
     def __init__(self, spec: RemoteSpec) -> None:
         self._spec = spec
@@ -58,13 +65,18 @@ class RemoteJob:
         self._console = RemoteConsole(spec.output, spec.size, self._output_closed)
         self._cancelled: tuple[int, str] | None = None
         self._cancels = 0
-        self._known = False
+        self._id = secrets.token_hex(16)
+        self._known = self._accepted = False
+        self._away_since: float | None = None
+        self._taken: dict[str, int] = {}  # numbers of output, by agent
+        self._told: dict[str, int] = {}
+        self._closed_streams: set[int] = set()
         self._task: asyncio.Task[JobResult] | None = None
 
     async def run(self) -> JobResult:
         """Runs it to its end; UsageProblem when it is refused."""
-        self._frames.put_nowait(control_pb2.JobFrame(submit=_submission(self._spec)))
-        self._task = self._loop.create_task(self._talk())
+        submit = _submission(self._spec, self._id)
+        self._task = self._loop.create_task(self._until_ended(submit))
         try:
             return await self._task
         except asyncio.CancelledError:
@@ -79,26 +91,66 @@ class RemoteJob:
         """Ends the job: politely the first time, at once the second time; the third time nobody is waited for."""
         self._cancelled = self._cancelled or (code, reason)
         self._cancels += 1
-        cancel = control_pb2.JobCancel(code=code, reason=reason, at_once=self._cancels > 1)
-        self._frames.put_nowait(control_pb2.JobFrame(cancel=cancel))
+        self._frames.put_nowait(self._cancel_frame())
         if self._task is not None and self._cancels == 1:
             self._loop.call_later(_END_S, self._task.cancel)
         elif self._task is not None and self._cancels > 2:
             self._task.cancel()
 
+    def _cancel_frame(self) -> control_pb2.JobFrame:
+        code, reason = self._cancelled or (1, "")
+        return control_pb2.JobFrame(cancel=control_pb2.JobCancel(code=code, reason=reason, at_once=self._cancels > 1))
+
     def _output_closed(self, stream: int) -> None:
+        self._closed_streams.add(stream)
         self._frames.put_nowait(control_pb2.JobFrame(output_closed=control_pb2.OutputClosed(stream=stream)))
 
-    async def _talk(self) -> JobResult:
+    # ---- connections
+
+    async def _until_ended(self, submit: control_pb2.JobSubmit) -> JobResult:
+        tries = 0
+        while True:
+            result, reason = await self._talk(submit)
+            if result is not None:
+                return result
+            now = self._loop.time()
+            if self._away_since is None:
+                self._away_since, tries = now, 0
+                self._console.say(f"the connection with coordinator {self._spec.coordinator} broke, trying again.")
+            if now - self._away_since > self._spec.coordinator_timeout_s:
+                return self._lost(reason)
+            await asyncio.sleep(_PAUSES_S[min(tries, len(_PAUSES_S) - 1)])
+            tries += 1
+
+    def _begin(self, submit: control_pb2.JobSubmit) -> None:
+        """What a coordinator is told first, whatever it knows."""
+        again = control_pb2.JobSubmit()
+        again.CopyFrom(submit)
+        again.again = self._accepted
+        again.taken.update(self._taken)
+        self._told = dict(self._taken)
+        frames = [control_pb2.JobFrame(submit=again)]
+        frames += [self._cancel_frame()] if self._cancelled else []
+        for stream in sorted(self._closed_streams):
+            frames.append(control_pb2.JobFrame(output_closed=control_pb2.OutputClosed(stream=stream)))
+        self._frames = asyncio.Queue()
+        for frame in frames:
+            self._frames.put_nowait(frame)
+
+    async def _talk(self, submit: control_pb2.JobSubmit) -> tuple[JobResult | None, str]:
+        """One connection to its end: the result, or why there is none yet."""
+        self._begin(submit)
         async with open_channel(self._spec.coordinator, self._spec.security) as channel:
             call = open_stream(channel, RUN, self._spec.security)
             writer: asyncio.Task[None] | None = None
             try:
                 await admission(call)
                 writer = self._loop.create_task(self._write(call))
-                return await self._read(call)
+                return await self._read(call), "it ended the connection"
             except grpc.aio.AioRpcError as error:
-                return self._broken(error)
+                return None, self._meaning(error)
+            except asyncio.InvalidStateError as error:
+                return None, str(error)
             finally:
                 if writer is not None:
                     writer.cancel()
@@ -108,45 +160,73 @@ class RemoteJob:
     async def _write(self, call: Any) -> None:
         with contextlib.suppress(grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
             while True:
-                await call.write(await self._frames.get())
+                frame = await self._frames.get()
+                if frame is _TAKEN:
+                    if self._told == self._taken:
+                        continue
+                    self._told = dict(self._taken)
+                    frame = control_pb2.JobFrame(taken=control_pb2.OutputTaken(taken=self._told))
+                await call.write(frame)
 
-    async def _read(self, call: Any) -> JobResult:
+    async def _read(self, call: Any) -> JobResult | None:
         while (update := await call.read()) is not grpc.aio.EOF:
-            self._known = True
-            body = update.WhichOneof("body")
-            if body == "accepted":
-                for place in update.accepted.places:
-                    log.info("Rank %d runs on host %s, agent %s.", place.rank, place.host, place.agent)
-            elif body == "output":
-                await self._console.show(update.output.rank, update.output.stream, update.output.data)
-            elif body == "notice":
-                self._console.say(update.notice.text)
-            elif body == "refused":
-                raise UsageProblem(update.refused.text)
-            elif body == "ended":
-                end = update.ended
-                return JobResult(end.code, end.text, end.rank, end.host, end.pid, end.signal, end.last_lines)
-        return self._lost("it ended the connection")
+            self._known, self._away_since = True, None
+            result = await self._take(update)
+            if update.agent:
+                self._taken[update.agent] = update.seq
+                self._frames.put_nowait(_TAKEN)
+            if result is not None:
+                return result
+        return None
 
-    def _broken(self, error: grpc.aio.AioRpcError) -> JobResult:
+    async def _take(self, update: control_pb2.JobUpdate) -> JobResult | None:
+        body = update.WhichOneof("body")
+        if body == "accepted":
+            self._tell_places(update.accepted.places)
+        elif body == "output":
+            await self._console.show(update.output.rank, update.output.stream, update.output.data)
+        elif body == "notice":
+            self._console.say(update.notice.text)
+        elif body == "refused" and self._accepted:
+            return JobResult(1, update.refused.text)
+        elif body == "refused":
+            raise UsageProblem(update.refused.text)
+        elif body == "ended":
+            end = update.ended
+            return JobResult(end.code, end.text, end.rank, end.host, end.pid, end.signal, end.last_lines)
+        return None
+
+    def _tell_places(self, places: Sequence[control_pb2.RankPlace]) -> None:
+        self._accepted = True
+        for place in places:
+            log.info("Rank %d runs on host %s, agent %s.", place.rank, place.host, place.agent)
+        if self._spec.attach:
+            where = ", ".join(f"rank {place.rank} on host {place.host}" for place in places)
+            self._console.say(f"All ranks have come: {where}.")
+
+    def _meaning(self, error: grpc.aio.AioRpcError) -> str:
         text = error.details() or error.code().name
-        if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+        if error.code() is grpc.StatusCode.UNAUTHENTICATED and not self._accepted:
             raise UsageProblem(text)
         if not self._known:
             raise UsageProblem(
                 f"the coordinator {self._spec.coordinator} can't be reached: {text}; is hvd-coordinator running?"
             )
-        return self._lost(text)
+        return text
 
     def _lost(self, reason: str) -> JobResult:
         code, text = self._cancelled or (1, "")
         lost = (
-            f"The connection with coordinator {self._spec.coordinator} broke: {reason}. The ranks of the job are ended."
+            f"The connection with coordinator {self._spec.coordinator} broke: {reason}. It was not started anew within "
+            f"{self._spec.coordinator_timeout_s:g} s, see --coordinator-timeout; the agents end the ranks by themselves."
         )
         return JobResult(code, f"{text} {lost}".strip())
 
 
-def _submission(spec: RemoteSpec) -> control_pb2.JobSubmit:
+_TAKEN = control_pb2.JobFrame()  # stands for what is taken by the time it is written
+
+
+def _submission(spec: RemoteSpec, job: str) -> control_pb2.JobSubmit:
     submit = control_pb2.JobSubmit(
         protocol=_PROTOCOL,
         version=horovod.__version__,
@@ -154,6 +234,8 @@ def _submission(spec: RemoteSpec) -> control_pb2.JobSubmit:
         command=[os.fsencode(word) for word in spec.command],
         directory=_directory(),
         wait=spec.wait,
+        id=job,
+        attach=spec.attach,
         launcher=f"{_user()}@{socket.gethostname()}",
     )
     for name, value in spec.environment.items():

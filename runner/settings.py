@@ -85,7 +85,9 @@ def _check_whole(arguments: argparse.Namespace) -> None:
         raise UsageProblem("say how many ranks to run: -np N, for example horovodrun -np 2 python train.py")
     if arguments.num_proc < 1:
         raise UsageProblem(f"num_proc={arguments.num_proc} must be >= 1")
-    if not arguments.command:
+    if arguments.attach and arguments.command:
+        raise UsageProblem("--attach waits for ranks that others start: leave the command out")
+    if not arguments.command and not arguments.attach:
         raise UsageProblem("say what to run: horovodrun -np 2 python train.py")
     _check_remote(arguments)
     if arguments.log_level is not None:
@@ -94,10 +96,19 @@ def _check_whole(arguments: argparse.Namespace) -> None:
             raise UsageProblem(f"log_level={arguments.log_level} must be one of {', '.join(LEVELS)}")
 
 
-_REMOTE_ONLY = ("wait", "token_file", "tls_ca", "tls_cert", "tls_key")
+_REMOTE_ONLY = ("wait", "attach", "token_file", "tls_ca", "tls_cert", "tls_key")
+
+
+_NOT_ATTACHED = {
+    "output_filename": "the output of ranks goes wherever their starter has it go",
+    "start_timeout": "set HOROVOD_START_TIMEOUT for the processes",
+}
 
 
 def _check_remote(arguments: argparse.Namespace) -> None:
+    for name, reason in _NOT_ATTACHED.items() if arguments.attach else ():
+        if getattr(arguments, name) is not None:
+            raise UsageProblem(f"--{name.replace('_', '-')} can't be used with --attach: {reason}")
     if arguments.coordinator:
         if arguments.hosts or arguments.hostfile:
             raise UsageProblem("-H and --hostfile can't be used with --coordinator: its agents say where ranks run")

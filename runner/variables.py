@@ -12,6 +12,10 @@ from horovod.runner.settings import LEVELS, UsageProblem
 __all__ = ["check_variables", "environment_notes"]
 
 _NO_LIBRARY = "accepted without effect, no library is chosen at build time; tensors of a host's ranks are reduced in shared memory."
+_AGENTS_CHOOSE = (
+    "accepted without effect here: a host's ranks meet in shared memory, and what moves data between hosts is chosen where "
+    "hvd-agent starts, by --plane or this variable."
+)
 _NO_TIMELINE = "accepted without effect: the timeline is not supported yet, nothing is written."
 _NO_AUTOTUNE = "accepted without effect: there is nothing to tune yet."
 _NO_GPU = "accepted without effect: NCCL is not used yet, tensors are reduced in host memory."
@@ -27,6 +31,8 @@ _MEANINGS: dict[str, str] = {
         for device in ("GPU", "CPU")
         for kind in ("OPERATIONS", "ALLREDUCE", "ALLGATHER", "BROADCAST", "ALLTOALL", "REDUCESCATTER")
     },
+    "HOROVOD_CPU_OPERATIONS": _AGENTS_CHOOSE,
+    "HOROVOD_CPU_ALLREDUCE": _AGENTS_CHOOSE,
     "HOROVOD_CONTROLLER": "accepted without effect, there is one controller, this launcher.",
     "HOROVOD_TIMELINE": _NO_TIMELINE,
     "HOROVOD_TIMELINE_MARK_CYCLES": _NO_TIMELINE,
@@ -45,7 +51,7 @@ _MEANINGS: dict[str, str] = {
     "HOROVOD_THREAD_AFFINITY": "accepted without effect: there is no background thread that computes; nothing is pinned.",
     "HOROVOD_ADASUM_MPI_CHUNK_SIZE": "accepted without effect: no MPI is used.",
     "HOROVOD_CCL_CACHE": "accepted without effect: oneCCL is not used.",
-    "HOROVOD_GLOO_IFACE": "accepted without effect: Gloo is not used; for hvd-agent there is --interface.",
+    "HOROVOD_GLOO_IFACE": "accepted without effect: hvd-agent chooses addresses, for the plane gloo too; see its --interface.",
     "HOROVOD_GLOO_RENDEZVOUS_ADDR": _NO_GLOO,
     "HOROVOD_GLOO_RENDEZVOUS_PORT": _NO_GLOO,
     "HOROVOD_ELASTIC": _NO_ELASTIC,
@@ -72,6 +78,8 @@ _SWITCHES = frozenset(
 )
 # What the launcher itself stands for, and gives to ranks.
 _HERE = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
+# Names of Horovod's tutorials, and our own.
+_CPU_OPERATIONS = ("GLOO", "MPI", "CCL", "MLSL", "TCP")
 _SIMD = ("avx512", "avx2", "baseline")
 
 
@@ -111,6 +119,12 @@ def check_variables(environment: Mapping[str, str]) -> None:
     problem = helpers_problem(environment.get("HVD_HELPERS", ""))
     if problem:
         raise UsageProblem(problem)
+    for name in ("HOROVOD_CPU_OPERATIONS", "HOROVOD_CPU_ALLREDUCE"):
+        value = environment.get(name, "").strip()
+        if value and value.upper() not in _CPU_OPERATIONS:
+            raise UsageProblem(
+                f"the environment variable {name} is {value!r}, but it must be one of {', '.join(_CPU_OPERATIONS)}"
+            )
     simd = environment.get("HVD_SIMD", "")
     if simd and simd not in _SIMD:
         raise UsageProblem(

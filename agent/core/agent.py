@@ -13,6 +13,7 @@ from horovod.agent.core import events as ev
 from horovod.agent.core import values as v
 from horovod.agent.core.environment import rank_environment
 from horovod.agent.core.epoch import Epoch, lost
+from horovod.agent.core.presentation import FinishedJob, Presented
 from horovod.agent.core.slots import Phase, Session, Slot, ending
 from horovod.agent.core.tally import Tally
 
@@ -39,6 +40,7 @@ class Opening:
 
     number: int
     start: v.EpochStart
+    peer_lost: v.PeerLost | None = None
     orders: list[ev.FromCoordinator] = field(default_factory=list)
 
 
@@ -54,6 +56,9 @@ class AgentCore:
     last_epoch: int = 0
     missed_epoch: int = 0  # one that could not begin here, as a rank had died meanwhile
     jobs: int = 0
+    job: v.StartRanks | None = None
+    epoch_start: v.EpochStart | None = None  # of the last epoch
+    finished: FinishedJob | None = None
     tally: Tally = field(default_factory=Tally)
 
     def start(self) -> list[ev.Command]:
@@ -71,7 +76,7 @@ class AgentCore:
         if isinstance(event, ev.ProcessStarted):
             return self._started(event)
         if isinstance(event, ev.ProcessEnded):
-            return self._ended(event)
+            return self._ended(event, now)
         if isinstance(event, ev.Tick):
             return self._tick(now)
         return self._board_event(event, now)
@@ -99,7 +104,7 @@ class AgentCore:
     def _from_rank(self, event: ev.FromRank, now: float) -> list[ev.Command]:
         body = event.body
         if isinstance(body, v.Hello):
-            return self._hello(event.connection, body)
+            return self._hello(event.connection, body, now)
         session = self.sessions.get(event.connection)
         if session is None:
             return [ev.CloseConnection(event.connection, f"{type(body).__name__} before Hello")]
@@ -117,7 +122,7 @@ class AgentCore:
         commands = self.epoch.from_rank(session.rank, body, now)
         return [ev.CloseConnection(event.connection, commands)] if isinstance(commands, str) else commands
 
-    def _hello(self, connection: int, hello: v.Hello) -> list[ev.Command]:
+    def _hello(self, connection: int, hello: v.Hello, now: float) -> list[ev.Command]:
         reason = self._reason_against(connection, hello)
         if reason:
             return [ev.ToRank(connection, v.Rejected(reason))]
@@ -126,7 +131,9 @@ class AgentCore:
         self.sessions[connection] = slot.session = session
         slot.owes = True
         body = v.RankHello(hello.rank, hello.generation, hello.pid, hello.process_sets, hello.dynamic_process_sets)
-        return [*self._farewell(slot), ev.ToCoordinator(0, body)]
+        farewell = self._farewell(slot, now)
+        slot.record.hello = body
+        return [*farewell, ev.ToCoordinator(0, body)]
 
     def _reason_against(self, connection: int, hello: v.Hello) -> str:
         slot = self.slots.get(hello.rank)
@@ -160,6 +167,8 @@ class AgentCore:
             if slot is not None and slot.running and body.finished and not body.reason:
                 slot.farewell, slot.farewell_until = left, now + self.info.exit_s
             else:
+                if slot is not None:
+                    slot.record.leave(left, now)
                 commands.append(ev.ToCoordinator(self.last_epoch, left))
             commands += self._out_of_epoch(session.rank)
         session.phase = Phase.LEFT
@@ -167,10 +176,13 @@ class AgentCore:
             slot.owes = False
         return commands
 
-    def _farewell(self, slot: Slot, reason: str = "") -> list[ev.Command]:
+    def _farewell(self, slot: Slot, now: float, reason: str = "") -> list[ev.Command]:
         """Reports that a rank left whose process was about to end: with what its end says, if that came in time."""
-        left, slot.farewell = slot.farewell, None
-        return [] if left is None else [ev.ToCoordinator(self.last_epoch, replace(left, reason=reason))]
+        if slot.farewell is None:
+            return []
+        left, slot.farewell = replace(slot.farewell, reason=reason), None
+        slot.record.leave(left, now)
+        return [ev.ToCoordinator(self.last_epoch, left)]
 
     def _out_of_epoch(self, rank: int) -> list[ev.Command]:
         if self.epoch is None:
@@ -202,9 +214,10 @@ class AgentCore:
 
     def _start_ranks(self, body: v.StartRanks) -> list[ev.Command]:
         self.jobs += 1
+        self.job = body
         self.tally.jobs += 1
         commands: list[ev.Command] = []
-        for place in body.places:
+        for place in (place for place in body.places if place.agent == self.info.name):
             seed = f"{self.info.secret}/{self.jobs}/{place.rank}"
             nonce = hashlib.sha256(seed.encode()).hexdigest()
             self.slots[place.rank] = Slot(place, nonce)
@@ -219,7 +232,7 @@ class AgentCore:
         slot.pid = event.pid
         return [ev.ToCoordinator(0, v.RankStarted(event.rank, event.pid))]
 
-    def _ended(self, event: ev.ProcessEnded) -> list[ev.Command]:
+    def _ended(self, event: ev.ProcessEnded, now: float) -> list[ev.Command]:
         slot = self.slots.get(event.rank)
         if slot is None or not slot.running:
             return []
@@ -229,7 +242,9 @@ class AgentCore:
         )
         session = slot.session
         commands = self._dead(session) if session is not None and session.phase is Phase.READY else []
-        return [*self._farewell(slot, ending(event)), ev.ToCoordinator(0, exited), *commands]
+        farewell = self._farewell(slot, now, ending(event))
+        slot.record.exited, slot.record.exited_at = exited, now
+        return [*farewell, ev.ToCoordinator(0, exited), *commands]
 
     # ---- orders ---------------------------------------------------------------------------------------------------------------
 
@@ -247,8 +262,7 @@ class AgentCore:
         if isinstance(body, v.Warn):
             return [ev.Show(body.text)]
         if isinstance(body, v.JobFinished):
-            self.slots.clear()
-            return [ev.JobOver(body.code, body.text)]
+            return self._job_finished(body)
         if self.opening is not None and event.epoch == self.opening.number:
             return self._order_early(self.opening, event)
         if self.epoch is not None and event.epoch == self.epoch.number:
@@ -256,6 +270,14 @@ class AgentCore:
         if isinstance(body, v.EndEpoch) and event.epoch == self.missed_epoch:
             return self._reject_late(body)
         return []
+
+    def _job_finished(self, body: v.JobFinished) -> list[ev.Command]:
+        self.slots.clear()
+        if self.job is not None:
+            details = (body.code, body.text, body.rank, body.host, body.pid, body.signal, body.last_lines)
+            self.finished = FinishedJob(self.job.id, *details, job=self.job.job, started=self.job.started)
+        self.job = None
+        return [ev.JobOver(body.code, body.text)]
 
     def _waiting_locals(self, body: v.EpochStart) -> dict[int, Session] | None:
         """The sessions of all local ranks, or None: somebody died, and the coordinator ends the epoch when it hears of it."""
@@ -266,7 +288,9 @@ class AgentCore:
 
     def _epoch_start(self, number: int, body: v.EpochStart) -> list[ev.Command]:
         live = self._waiting_locals(body)
-        self.last_epoch = number
+        self.last_epoch, self.epoch_start = number, body
+        for rank, slot in self.slots.items():
+            slot.record.epoch = number if body.places[rank].agent == self.info.name else 0
         if live is None:
             self.missed_epoch = number
             return []
@@ -300,6 +324,7 @@ class AgentCore:
         if opening is not None and event.epoch == opening.number:
             if isinstance(event, ev.PlaneLost):
                 _, report = lost(opening.start.ring[event.host], event.text)
+                opening.peer_lost = report
                 return [ev.ToCoordinator(opening.number, report)]  # it ends the epoch for all
             return self._opened(opening, now)
         if isinstance(event, ev.PlaneLost) and epoch is not None and event.epoch == epoch.number:
@@ -337,7 +362,7 @@ class AgentCore:
         if slot is None or slot.session is None or slot.session.phase is not Phase.WAITING:
             return []
         slot.session.phase = Phase.LEFT
-        slot.owes = False
+        slot.owes, slot.record.hello = False, None
         return [ev.ToRank(slot.session.connection, v.Rejected(body.reason, body.retry))]
 
     # ---- time -----------------------------------------------------------------------------------------------------------------
@@ -346,13 +371,29 @@ class AgentCore:
         commands: list[ev.Command] = self.epoch.tick(now, self.info.quiesce_s) if self.epoch is not None else []
         for rank, slot in self.slots.items():
             if now >= slot.farewell_until:
-                commands += self._farewell(slot)
+                commands += self._farewell(slot, now)
             silent = slot.lost_at is not None and now - slot.lost_at >= self.info.silent_s
             if silent and slot.running and slot.session is None:
                 slot.lost_at = None
                 text = f"Rank {rank} closed its connection to the agent while the others needed it: it is ended."
                 commands += [ev.Show(text), ev.EndProcess(rank, kill=True)]
         return commands
+
+    def presented(self, now: float) -> Presented:
+        """For a coordinator that was started anew: what it says from now on follows from this."""
+        job = self.job
+        if job is None:
+            return Presented(finished=() if self.finished is None else (self.finished,))
+        lost = self.opening.peer_lost if self.opening is not None else self.epoch.peer_lost if self.epoch else None
+        return Presented(
+            last_job=job.id,
+            start=(job,),
+            ranks=tuple(slot.record.presented(rank, slot.pid, now) for rank, slot in self.slots.items()),
+            last_epoch=self.last_epoch,
+            epoch_start=() if self.epoch_start is None else (self.epoch_start,),
+            epoch=() if self.epoch is None else (self.epoch.presented(),),
+            peer_lost=() if lost is None else (lost,),
+        )
 
     def check_invariants(self) -> None:
         """Raises AssertionError when the book is wrong."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from horovod.agent.core import values as v
+from horovod.agent.core.presentation import SetCallPresented
 
 Question = v.Join | v.AddProcessSet | v.RemoveProcessSet
 
@@ -21,6 +22,8 @@ class Call:
     request: int
     name: str
     since: float
+    body: Question
+    number: int = 0  # of a call about sets: all ranks count them
 
 
 @dataclass(slots=True)
@@ -29,19 +32,35 @@ class Calls:
 
     open: dict[tuple[int, int], Call] = field(default_factory=dict)
 
-    def asked(self, rank: int, body: Question, now: float) -> object:
+    def asked(self, rank: int, body: Question, now: float, number: int = 0) -> object:
         """Books a question; what the coordinator is to hear."""
-        self.open[rank, body.request] = Call(rank, body.request, name_of(body), now)
+        self.open[rank, body.request] = Call(rank, body.request, name_of(body), now, body, number)
         if isinstance(body, v.Join):
             return v.JoinRequested(rank, body.request)
         if isinstance(body, v.AddProcessSet):
             return v.SetAddRequested(rank, body.request, body.ranks)
         return v.SetRemoveRequested(rank, body.request, body.id)
 
-    def answered(self, requests: Iterable[v.RankRequest]) -> None:
-        """These have their answer; requests that are no calls don't matter."""
-        for item in requests:
-            self.open.pop((item.rank, item.request), None)
+    def answered(self, requests: Iterable[v.RankRequest]) -> list[Call]:
+        """These have their answer, and were open; requests that are no calls don't matter."""
+        found = [self.open.pop((item.rank, item.request), None) for item in requests]
+        return [call for call in found if call is not None]
+
+    def joins(self) -> tuple[v.RankRequest, ...]:
+        """Ranks inside join, in the order of their calls."""
+        return tuple(
+            v.RankRequest(call.rank, call.request) for call in self.open.values() if isinstance(call.body, v.Join)
+        )
+
+    def set_calls(self) -> tuple[SetCallPresented, ...]:
+        """Open calls that add or remove process sets."""
+        calls = []
+        for call in self.open.values():
+            if isinstance(call.body, v.AddProcessSet):
+                calls.append(SetCallPresented(call.rank, call.request, call.number, call.body.ranks))
+            elif isinstance(call.body, v.RemoveProcessSet):
+                calls.append(SetCallPresented(call.rank, call.request, call.number, remove=call.body.id))
+        return tuple(calls)
 
     def gone(self, rank: int) -> None:
         """Nobody waits there any more."""

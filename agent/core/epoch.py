@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from horovod.agent.core import events as ev
 from horovod.agent.core import values as v
 from horovod.agent.core.calls import Calls
+from horovod.agent.core.history import History
 from horovod.agent.core.plans import LocalPlan, block, fault, local_plan
+from horovod.agent.core.presentation import EpochPresented, SetAnswer
 from horovod.agent.core.tally import Tally
 
 
@@ -29,9 +31,13 @@ class Epoch:
     ring: tuple[v.Host, ...] = ()
     tally: Tally = field(default_factory=Tally)
     plans: dict[int, LocalPlan] = field(default_factory=dict)
-    names: dict[tuple[int, int], str] = field(default_factory=dict)  # (rank, request) that waits for its plan
+    names: dict[tuple[int, int], v.Announcement] = field(
+        default_factory=dict
+    )  # (rank, request) that waits for its plan
     request_plans: dict[tuple[int, int], int] = field(default_factory=dict)
     calls: Calls = field(default_factory=Calls)
+    history: History = field(default_factory=History)
+    peer_lost: v.PeerLost | None = None
     joined: tuple[int, ...] = ()
     all_joined: bool = False
     zero_plans: set[int] = field(default_factory=set)
@@ -49,6 +55,8 @@ class Epoch:
 
     def welcome(self, rank: int, sets: tuple[v.ProcessSet, ...]) -> v.Welcome:
         """What a rank is told."""
+        if not self.history.sets:
+            self.history.begin(sets)
         place = self.places[rank]
         sizes = {p.local_size for p in self.places}
         return v.Welcome(
@@ -81,7 +89,8 @@ class Epoch:
             return f"{type(body).__name__} inside an epoch"
         if self.ended is not None:
             return [ev.ToRank(self.sessions[rank], v.Refused(body.request, self.ended))]
-        return [self.report(self.calls.asked(rank, body, now))]
+        number = 0 if isinstance(body, v.Join) else self.history.numbered(rank)
+        return [self.report(self.calls.asked(rank, body, now, number))]
 
     def _announce(self, rank: int, body: v.Announce) -> list[ev.Command] | str:
         reason = fault(body.signature)
@@ -89,9 +98,11 @@ class Epoch:
             return f"{body.signature.name!r}: {reason}"
         if self.ended is not None:
             return [ev.ToRank(self.sessions[rank], v.Refused(body.request, self.ended))]
-        self.names[rank, body.request] = body.signature.name
         contest = (body.contested_plan, body.contested_round)
         item = v.Announcement(rank, body.request, body.signature, *contest, body.no_room_bytes)
+        self.names[rank, body.request] = item
+        if body.contested_plan in self.plans:
+            self.plans[body.contested_plan].contested(body.contested_round)
         return [self.report(v.Announcements((item,)))]
 
     def _acknowledged(self, rank: int, plans: tuple[int, ...]) -> list[ev.Command]:
@@ -110,8 +121,7 @@ class Epoch:
         if isinstance(body, v.PlanMade):
             return self._plan_made(body)
         if isinstance(body, v.Refusal):
-            self.calls.answered(body.requests)
-            return [self._refused(item, body.error) for item in body.requests if item.rank in self.sessions]
+            return self._refusal(body)
         if isinstance(body, v.Hold):
             return self._hold(body.plan)
         if isinstance(body, v.RetirePlan):
@@ -125,6 +135,7 @@ class Epoch:
     def _plan_made(self, body: v.PlanMade) -> list[ev.Command]:
         plan = local_plan(body, self.sets[body.signature.process_set], self.local)
         self.plans[plan.id] = plan
+        self.history.highest_plan = max(self.history.highest_plan, plan.id)
         for item in body.requests:
             self.names.pop((item.rank, item.request), None)
             self.request_plans[item.rank, item.request] = plan.id
@@ -142,13 +153,22 @@ class Epoch:
                 commands.append(ev.ToRank(self.sessions[rank], ready))
         return commands + (self.sweep() if self.joined else [])
 
-    def _refused(self, item: v.RankRequest, error: v.Error) -> ev.Command:
-        self.names.pop((item.rank, item.request), None)
+    def _refusal(self, body: v.Refusal) -> list[ev.Command]:
+        for call in self.calls.answered(body.requests):
+            if not isinstance(call.body, v.Join) and self.ended is None:
+                self.history.answered(SetAnswer(call.number, refused=(body.error,)))
+        return [self._refused(item, body) for item in body.requests if item.rank in self.sessions]
+
+    def _refused(self, item: v.RankRequest, body: v.Refusal) -> ev.Command:
+        announced, error = self.names.pop((item.rank, item.request), None), body.error
+        if announced is not None and body.id:
+            self.history.refused(body.id, announced, error)
         return ev.ToRank(self.sessions[item.rank], v.Refused(item.request, error))
 
     def _hold(self, plan_id: int) -> list[ev.Command]:
         if plan_id not in self.plans:
             return [self.report(v.Held(plan_id, ()))]
+        self.plans[plan_id].held = True
         return [ev.PlanLimit(plan_id, 0, read=True)]
 
     def arrivals(self, event: ev.Arrivals) -> list[ev.Command]:
@@ -184,6 +204,7 @@ class Epoch:
         if not event.done:
             return []
         plan = self.plans.pop(event.plan)
+        self.history.gone(plan.id, plan.limit)
         for rank, requests in plan.requests.items():
             for request in requests:
                 if self.request_plans.get((rank, request)) == plan.id:  # else it was announced anew meanwhile
@@ -195,6 +216,7 @@ class Epoch:
         if self.ended is not None:
             return []
         error, report = lost(self.ring[event.host], event.text)
+        self.peer_lost = report
         return [self.report(report), *self._end(error, now)]
 
     def plane_aborted(self, event: ev.PlaneAborted, now: float) -> None:
@@ -217,11 +239,15 @@ class Epoch:
         return [ev.BoardFail(closed, error.text), *(ev.ToRank(c, ended) for c in self.sessions.values())]
 
     def _set_changed(self, body: v.SetAdded | v.SetRemoved) -> list[ev.Command]:
-        self.calls.answered(body.requests)
+        calls = self.calls.answered(body.requests)
         if isinstance(body, v.SetAdded):
             self.sets[body.process_set.id] = body.process_set.ranks
         else:
             self.sets.pop(body.id, None)
+        if calls and isinstance(body, v.SetAdded):
+            self.history.answered(SetAnswer(calls[0].number, added=(body.process_set,)))
+        elif calls and isinstance(body, v.SetRemoved):
+            self.history.answered(SetAnswer(calls[0].number, removed=(body.id,)))
         commands: list[ev.Command] = []
         for item in body.requests:
             if item.rank not in self.sessions:
@@ -248,6 +274,7 @@ class Epoch:
         if isinstance(body, v.JoinDone):
             self.all_joined = False
             self.zero_plans.clear()
+            self.history.joined(body.last_rank)
             self.calls.answered(body.requests)
             done = [(self.sessions.get(item.rank), item.request) for item in body.requests]
             return [ev.ToRank(c, v.Joined(request, body.last_rank)) for c, request in done if c is not None]
@@ -328,14 +355,40 @@ class Epoch:
         if call is not None:
             return call
         tag = state.blocked_request
-        name = self.names.get((state.rank, tag))
-        if name is not None:
-            return v.BlockedOn(state.rank, 0, 0, name)
+        announced = self.names.get((state.rank, tag))
+        if announced is not None:
+            return v.BlockedOn(state.rank, 0, 0, announced.signature.name)
         plan = self.plans.get(self.request_plans.get((state.rank, tag), tag))
         if plan is None:
             return None
         mine = [r.round for r in rounds if r.plan == plan.id and state.rank not in r.missing]
         return v.BlockedOn(state.rank, plan.id, min(mine), plan.signature.name) if mine else None
+
+    # ---- a coordinator that was started anew ----------------------------------------------------------------------------
+
+    def presented(self) -> EpochPresented:
+        """All that it must know.  It says anew when everybody has joined."""
+        self.all_joined = False
+        history = self.history
+        return EpochPresented(
+            ended=() if self.ended is None else (self.ended,),
+            plans=tuple(plan.presented() for plan in self.plans.values()),
+            highest_plan=history.highest_plan,
+            retired=tuple(v.RetirePlan(plan, limit) for plan, limit in history.limits.items()),
+            announcements=tuple(self.names.values()) if self.ended is None else (),
+            sets=tuple(history.sets.values()),
+            free_sets=tuple(history.free_sets),
+            next_set=history.next_set,
+            set_changes=history.set_changes,
+            set_answers=tuple(history.set_answers.values()),
+            set_calls=self.calls.set_calls(),
+            set_counts=tuple(v.RankCount(rank, count) for rank, count in history.set_counts.items()),
+            joins=self.calls.joins(),
+            joins_done=history.joins_done,
+            last_joined=history.last_joined,
+            zero_plans=tuple(sorted(self.zero_plans)),
+            refusals=tuple(history.refusals.values()),
+        )
 
     def check_invariants(self) -> None:
         """Raises AssertionError when the book is wrong."""

@@ -156,6 +156,13 @@ class Bell:
 
 
 @dataclass(frozen=True, slots=True)
+class Abandoned:
+    """The coordinator is gone for good, or this agent ends: of processes that others have started."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed (about every half second)."""
 
@@ -176,6 +183,7 @@ Event = (
     | PlaneAborted
     | Wanted
     | Bell
+    | Abandoned
     | Tick
 )
 
@@ -338,6 +346,13 @@ class EndProcess:
 
 
 @dataclass(frozen=True, slots=True)
+class EndGuest:
+    """Kills a process that others have started: it holds a claim in an epoch that is over."""
+
+    connection: int
+
+
+@dataclass(frozen=True, slots=True)
 class Show:
     """A text for a person."""
 
@@ -369,6 +384,7 @@ Command = (
     | Look
     | StartProcess
     | EndProcess
+    | EndGuest
     | Show
     | JobOver
 )

@@ -16,8 +16,24 @@ class Registered:
 
 
 @dataclass(frozen=True, slots=True)
+class JobLimits:
+    """Those of the job, as its launcher gave them."""
+
+    stall_check_s: float = 0.0
+    stall_shutdown_s: float = 0.0
+    deadlock_grace_s: float = 0.0
+    cache_capacity: int = 0
+    start_warning_s: float = 0.0
+    start_timeout_s: float = 0.0
+    deterministic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class StartRanks:
-    """Start these ranks."""
+    """Start those of these ranks that are yours; what follows ``guests`` is kept for a coordinator that was started anew.
+
+    ``guests``: there is no command, these waiting processes get the places.
+    """
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -25,6 +41,11 @@ class StartRanks:
     size: int
     places: tuple[RankPlace, ...]
     job: int = 0
+    guests: tuple[int, ...] = ()
+    id: str = ""
+    started: int = 0
+    launcher: str = ""
+    limits: JobLimits = JobLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +99,7 @@ class Refusal:
 
     requests: tuple[RankRequest, ...]
     error: Error
+    id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +174,26 @@ class JobFinished:
 
     code: int
     text: str
+    rank: int = -1
+    host: str = ""
+    pid: int = 0
+    signal: int = 0
+    last_lines: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """What the processes wait for that wait for a rank."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class GuestRejected:
+    """This one gets no rank."""
+
+    guest: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,5 +221,7 @@ ORDER_BODIES: tuple[type, ...] = (
     EndEpoch,
     Warn,
     JobFinished,
+    Gathering,
+    GuestRejected,
     MeasureRoundTrips,
 )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from horovod.agent.core.events import PlanAdd, RemotePart
+from horovod.agent.core.presentation import PlanPresented
 from horovod.agent.core.values import Kind, PlanMade, Signature
 
 DTYPE_BYTES = (1, 1, 2, 2, 4, 8, 2, 4, 8, 1, 2)
@@ -34,6 +35,17 @@ class LocalPlan:
     limit: int = 0  # of a retiring plan
     acked: set[int] = field(default_factory=set)
     removing: bool = False
+    held: bool = False
+    contest: int = -1  # the lowest round at which a local rank has left it
+
+    def contested(self, round_number: int) -> None:
+        """A local rank uses the name for something else from this round on."""
+        self.contest = round_number if self.contest < 0 else min(self.contest, round_number)
+
+    def presented(self) -> PlanPresented:
+        """For a coordinator that was started anew."""
+        limit = self.limit if self.retiring else -1
+        return PlanPresented(self.id, self.signature, self.members, self.held, limit, self.contest)
 
 
 def local_plan(made: PlanMade, members: tuple[int, ...], local: tuple[int, ...]) -> LocalPlan:

@@ -17,6 +17,7 @@ class Register:
     slots: int
     labels: Mapping[str, str] = field(default_factory=dict)
     addresses: tuple[str, ...] = ()
+    presents: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,3 +186,21 @@ class PeerLost:
 
     agent: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """A process that others have started and that waits for a rank; ``rank`` and ``size`` as it was told, -1 and 0: any."""
+
+    id: int
+    pid: int
+    rank: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Guests:
+    """All of them; ``resting``: those that were ranks and still are connected."""
+
+    items: tuple[Guest, ...] = ()
+    resting: int = 0

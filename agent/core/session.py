@@ -1,9 +1,10 @@
 """The agent's side of its session with the coordinator: when to dial, when to go on, when the session is over.
 
 Owns the session's life, not its frames.  A broken stream is dialled again, after pauses that grow and vary, and the session
-goes on if the coordinator still has it.  It is over when the coordinator has begun a new one, or was silent for so long that it
-has given this agent up: then ranks are ended, as nobody would ever tell them to stop.  An older coordinator than the one
-that was last seen is not obeyed.  Clock and chance are arguments.
+goes on if the coordinator still has it.  A coordinator that was started after the one of the session knows nothing: the agent
+presents itself to it, and its ranks go on.  The session is over when its coordinator has given this agent up, or when none
+was heard for the coordinator time-out: then ranks are ended, as nobody would ever tell them to stop.  An older coordinator than
+the one that was last seen is not obeyed.  Clock and chance are arguments.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ _LONGEST_PAUSE_S = 5.0
 _GROWTH = 2.0
 _ANSWER_S = 10.0  # a Hello must be answered in this time
 _OWN_PAUSE_S = 2.0  # ticks come much more often: whoever ticks later was stopped
-_LEEWAY_S = 5.0  # so long after the coordinator's time-out an agent waits before it ends its ranks
+_LEEWAY_S = 5.0  # the coordinator time-out is at least so much longer than the one for peers
+_SHARE = 0.25  # of the coordinator's time-out for agents: the longest pause while ranks wait
 
 
 class Phase(Enum):
@@ -119,7 +121,9 @@ class HangUp:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A new session: nothing of an older one counts."""
+    """A new session.  ``presents``: of a coordinator that must be told all that is here, else nothing older counts."""
+
+    presents: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +163,7 @@ class Uplink:
     incarnation: int = 0
     welcomed: bool = False
     peer_timeout_s: float = 10.0
+    coordinator_timeout_s: float = 300.0
     tries: int = 0
     heard_at: float = 0.0
     dialled_at: float = 0.0
@@ -191,21 +196,18 @@ class Uplink:
         if self.phase is not Phase.DIALLING:
             return []
         if event.incarnation < self.incarnation:
-            known = f"this agent's has {self.incarnation}"
-            return [HangUp(f"an older coordinator answered: it has incarnation {event.incarnation}, {known}")]
+            numbers = f"it has incarnation {event.incarnation}, this agent's has {self.incarnation}"
+            return [HangUp(f"an older coordinator answered: {numbers}")]
         if event.resumed and event.incarnation != self.incarnation:
             return [HangUp("the coordinator wants to go on with a session that there is not")]
         self._move(Cause.WELCOME)
         self.heard_at, self.peer_timeout_s = now, event.peer_timeout_s
         if event.resumed:
             return [Tell("The session with the coordinator goes on."), Resume()]
-        over: list[Command] = []
-        if self.incarnation:
-            same = event.incarnation == self.incarnation
-            reason = "the coordinator has given this agent up" if same else "the coordinator was started anew"
-            over = [Abandon(reason)]
-        self.incarnation, self.welcomed = event.incarnation, True
-        return [*over, Begin()]
+        known, self.incarnation, self.welcomed = self.incarnation, event.incarnation, True
+        if known == event.incarnation:
+            return [Abandon("the coordinator has given this agent up"), Begin()]
+        return [Begin(presents=known > 0)]
 
     def _refused(self, event: Refused) -> list[Command]:
         if not self.welcomed and self._move(Cause.REFUSAL):
@@ -216,7 +218,13 @@ class Uplink:
     def _broken(self, reason: str, chance: float, longest: bool = False) -> list[Command]:
         if not self._move(Cause.BREAK):
             return []
-        pause = _LONGEST_PAUSE_S if longest else min(_FIRST_PAUSE_S * _GROWTH**self.tries, _LONGEST_PAUSE_S)
+        # A coordinator that was started anew waits for its agents hardly longer than its time-out.
+        most = (
+            min(_LONGEST_PAUSE_S, self.peer_timeout_s * _SHARE)
+            if self.incarnation and not longest
+            else _LONGEST_PAUSE_S
+        )
+        pause = _LONGEST_PAUSE_S if longest else min(_FIRST_PAUSE_S * _GROWTH**self.tries, most)
         self.tries += 1
         said = (
             [Tell(f"The coordinator can't be reached: {reason}. Trying again.")] if self.tries == 1 and reason else []
@@ -237,9 +245,10 @@ class Uplink:
         return self._orphaned(silent_s)
 
     def _orphaned(self, silent_s: float) -> list[Command]:
-        if silent_s <= self.peer_timeout_s + _LEEWAY_S:
+        limit = max(self.coordinator_timeout_s, self.peer_timeout_s + _LEEWAY_S)
+        if silent_s <= limit:
             return []
-        return self._abandon(f"the coordinator was silent for {silent_s:.0f} s")
+        return self._abandon(f"no coordinator was heard for {limit:g} s, see --coordinator-timeout")
 
     def _abandon(self, reason: str) -> list[Command]:
         known, self.incarnation = self.incarnation, 0

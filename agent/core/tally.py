@@ -15,7 +15,8 @@ LONGEST_STEP_S = 2.0  # between two looks; what is longer was a pause of this pr
 @dataclass(slots=True)
 class Tally:
     """``rounds`` and ``payload_bytes`` go by (collective, plane); ``awaited_s`` by rank, ``output_bytes`` by stream,
-    ``sent_bytes`` and ``received_bytes`` by the other agent, ``net`` by the names of hvd_net_info.
+    ``sent_bytes``, ``received_bytes`` and ``retransmits`` by the other agent, ``net`` by the names of hvd_net_info, ``stages`` by
+    (algorithm, stage, bucket of hvd_net_times), ``stage_ns`` by (algorithm, stage).
     """
 
     jobs: int = 0
@@ -28,7 +29,10 @@ class Tally:
     output_bytes: Counter[str] = field(default_factory=Counter)
     sent_bytes: Counter[str] = field(default_factory=Counter)
     received_bytes: Counter[str] = field(default_factory=Counter)
+    retransmits: Counter[str] = field(default_factory=Counter)
     net: Counter[str] = field(default_factory=Counter)
+    stages: Counter[tuple[str, str, int]] = field(default_factory=Counter)
+    stage_ns: Counter[tuple[str, str]] = field(default_factory=Counter)
     looked_at: float | None = None
 
     def ran(self, collective: str, plane: str, rounds: int, payload: int) -> None:

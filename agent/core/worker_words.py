@@ -11,7 +11,10 @@ from horovod.agent.core.terms import Error, ProcessSet, Signature
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """init: ``descriptors`` says whether pidfd and arena came along."""
+    """init: ``descriptors`` says whether pidfd and arena came along.
+
+    Without a nonce, ``rank`` and ``size`` are what the process was told: -1 and 0 where it was not.
+    """
 
     protocol: int
     nonce: str
@@ -22,6 +25,7 @@ class Hello:
     process_sets: tuple[ProcessSet, ...] = ()
     dynamic_process_sets: bool = False
     descriptors: bool = True
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +175,20 @@ class Closed:
     generation: int
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a process waits for that waits for a rank."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Warning:
+    """For a person to read."""
+
+    text: str
+
+
 AgentBody = (
     Welcome
     | Rejected
@@ -182,4 +200,6 @@ AgentBody = (
     | ProcessSetRemoved
     | EpochEnded
     | Closed
+    | Waiting
+    | Warning
 )

@@ -30,6 +30,8 @@ class TcpPlane:
     Links leave the list ``links`` as this becomes their owner: what is left when it raises is still the caller's.
     """
 
+    name = "tcp"
+
     def __init__(
         self,
         board: native.Board,
@@ -70,7 +72,10 @@ class TcpPlane:
             elif event.kind is native.NetEventKind.ABORT and event.host != self._place:
                 self._post(ev.PlaneAborted(self._epoch, event.host, event.text))
             else:
-                self._post(ev.PlaneLost(self._epoch, event.host, event.text))
+                self._post(self._lost(event.host, event.text))
+
+    def _lost(self, place: int, text: str) -> ev.PlaneLost:
+        return ev.PlaneLost(self._epoch, place, text)
 
     def plan_add(self, offset: int, remote: ev.RemotePart) -> None:
         """Before any rank hears of the plan."""
@@ -91,6 +96,10 @@ class TcpPlane:
     def stat(self) -> native.NetInfo | None:
         """Counters; None when the net is too busy to answer."""
         return self._net.stat()
+
+    def times(self) -> list[native.NetTime]:
+        """How long the stages of rounds took; empty when the net is too busy to answer."""
+        return self._net.times()
 
     def neighbours(self) -> Iterator[tuple[str, native.NetPeerInfo]]:
         """Other agents and the connections to them; ends early when the net is too busy to answer."""

@@ -44,7 +44,7 @@ class Driver(Protocol):
         ...
 
 
-_MODULES = {"hvd": "horovod", "horovod": "horovod", "gloo": "gloo", "openmpi": "openmpi"}
+_MODULES = {"hvd": "horovod", "horovod": "horovod", "gloo": "gloo", "openmpi": "openmpi", "raw": "raw"}
 
 
 def load_driver(arguments: argparse.Namespace) -> Driver:

@@ -1,9 +1,18 @@
 """Decisions of the coordinator, without clock, network or files: events in, commands out."""
 
-from horovod.coordinator.core.commands import Cast, Command, JobEnded, Send
+from horovod.coordinator.core.commands import Cast, Command, GatheringSeen, JobAdopted, JobEnded, JobFormed, Send
 from horovod.coordinator.core.config import Config
 from horovod.coordinator.core.coordinator import Coordinator
-from horovod.coordinator.core.events import AgentLost, Event, JobCancelled, JobSubmitted, Report, Tick
+from horovod.coordinator.core.events import (
+    AgentLost,
+    Event,
+    GatheringOpened,
+    JobAwaited,
+    JobCancelled,
+    JobSubmitted,
+    Report,
+    Tick,
+)
 
 __all__ = [
     "AgentLost",
@@ -12,8 +21,13 @@ __all__ = [
     "Config",
     "Coordinator",
     "Event",
+    "GatheringOpened",
+    "GatheringSeen",
+    "JobAdopted",
+    "JobAwaited",
     "JobCancelled",
     "JobEnded",
+    "JobFormed",
     "JobSubmitted",
     "Report",
     "Send",

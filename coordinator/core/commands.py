@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from horovod.coordinator.core.config import Config
 from horovod.coordinator.core.values import Error, ProcessSet, RankPlace, RankRequest, Signature
 
 
@@ -17,7 +18,10 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class StartRanks:
-    """Start these ranks of the job."""
+    """Start those of these ranks that are yours; what follows ``guests`` is for a coordinator that is started later.
+
+    ``guests``: there is no command, these waiting processes get the places.
+    """
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -25,6 +29,11 @@ class StartRanks:
     size: int
     places: tuple[RankPlace, ...]
     job: int
+    guests: tuple[int, ...] = ()
+    id: str = ""
+    started: int = 0
+    launcher: str = ""
+    limits: Config = field(default_factory=Config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +83,11 @@ class PlanMade:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """These requests can't be carried out."""
+    """These requests can't be carried out; ``id`` where other ranks hear the same at their next use of the name."""
 
     requests: tuple[RankRequest, ...]
     error: Error
+    id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +162,26 @@ class JobFinished:
 
     code: int
     text: str
+    rank: int = -1
+    host: str = ""
+    pid: int = 0
+    signal: int = 0
+    last_lines: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """What the agent's waiting processes wait for."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class GuestRejected:
+    """This waiting process gets no rank."""
+
+    guest: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +209,8 @@ Body = (
     | EndEpoch
     | Warn
     | JobFinished
+    | Gathering
+    | GuestRejected
     | MeasureRoundTrips
 )
 
@@ -208,6 +240,35 @@ class JobEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class JobAdopted:
+    """A job of an earlier coordinator goes on here; ``agents`` still have output of it."""
+
+    id: str
+    job: int
+    size: int
+    command: tuple[str, ...]
+    launcher: str
+    agents: tuple[str, ...]
+    cause: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JobFormed:
+    """A job of processes that others have started begins."""
+
+    places: tuple[RankPlace, ...]
+    cause: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GatheringSeen:
+    """For the launcher that has opened the gathering: who is there."""
+
+    text: str
+    cause: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Cast:
     """One message to many agents.  ``answers``: each one's own requests, which stand in its copy of the body."""
 
@@ -230,7 +291,7 @@ class Cast:
         return replace(self.body, requests=self.answers.get(agent, ()))
 
 
-Command = Send | Cast | JobEnded
+Command = Send | Cast | JobEnded | JobAdopted | JobFormed | GatheringSeen
 
 
 def sends(commands: Iterable[Command]) -> Iterator[Send]:

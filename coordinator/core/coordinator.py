@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from horovod.coordinator.core import events as ev
+from horovod.coordinator.core.adoption import Adoption
 from horovod.coordinator.core.commands import (
     Cast,
     Command,
     EpochStart,
     Host,
     JobEnded,
-    JobFinished,
     MeasureRoundTrips,
     Outbox,
     RankRejected,
@@ -34,22 +34,17 @@ from horovod.coordinator.core.epoch import Epoch
 from horovod.coordinator.core.job import Failure, Job, RankCause, RankPhase, RankRecord, leave_text, place_ranks
 from horovod.coordinator.core.process_sets import SetCall, fault
 from horovod.coordinator.core.ring import Ring, by_labels, order_ring
+from horovod.coordinator.core.selfstart import SelfStart, released
+from horovod.coordinator.core.takeover import Agent, Takeover, job_finished
 from horovod.coordinator.core.tally import Tally
 from horovod.coordinator.core.values import Error, ErrorKind, ProcessSet
 
-
-@dataclass(slots=True)
-class Agent:
-    """A registered agent; ``addresses`` are those of its data plane."""
-
-    host: str
-    slots: int
-    labels: Mapping[str, str] = field(default_factory=dict)
-    addresses: tuple[str, ...] = ()
+# Reports after which processes that wait for a rank may get one, or hear something new.
+_MOVES = (ev.Register, ev.Guests, ev.RankHello, ev.RankLeft, ev.RankExited, ev.PeerLost)
 
 
 @dataclass(slots=True)
-class Coordinator:
+class Coordinator(Takeover):
     """``handle`` one event at a time, in the order in which they come."""
 
     config: Config = field(default_factory=Config)
@@ -64,23 +59,40 @@ class Coordinator:
     jobs: int = 0
     stale: int = 0
     handled: int = 0
+    patience_s: float = 15.0  # for agents of a job that an earlier coordinator has started
+    adoption: Adoption | None = None
+    results: dict[str, JobEnded] = field(
+        default_factory=dict
+    )  # by job id, of jobs that ended under an earlier coordinator
     tally: Tally = field(default_factory=Tally)
+    selfstart: SelfStart = field(default_factory=SelfStart)
 
     def handle(self, event: ev.Event, now: float) -> list[Command]:
         """Commands that follow from the event."""
         self.handled += 1
+        had_job = self.job is not None
         out = Outbox(self.handled, self.epoch.number if self.epoch else 0)
+        if self._is_about_adoption(event, now):
+            self._look_at_adoption(out, now)
+        else:
+            self._happened(out, event, now)
+        if self.adoption is None and (not isinstance(event, ev.Report) or isinstance(event.body, _MOVES)):
+            self.selfstart.after(out, self, had_job, isinstance(event, ev.Tick))
+        return [command for command in map(self._for_those_here, out.commands) if command is not None]
+
+    def _happened(self, out: Outbox, event: ev.Event, now: float) -> None:
         if isinstance(event, ev.Report):
             self._report(out, event, now)
         elif isinstance(event, ev.JobSubmitted):
             self._submit(out, event, now)
+        elif isinstance(event, ev.GatheringOpened):
+            self.selfstart.open(event.size, event.limits)
         elif isinstance(event, ev.JobCancelled):
             self._cancel(out, event)
         elif isinstance(event, ev.AgentLost):
             self._agent_lost(out, event, now)
-        else:
+        elif isinstance(event, ev.Tick):
             self._tick(out, now)
-        return [command for command in map(self._for_those_here, out.commands) if command is not None]
 
     def _for_those_here(self, command: Command) -> Command | None:
         """Without agents that are lost."""
@@ -96,9 +108,12 @@ class Coordinator:
     def _report(self, out: Outbox, event: ev.Report, now: float) -> None:
         body = event.body
         if isinstance(body, ev.Register):
-            self.agents[body.agent] = Agent(body.host, body.slots, body.labels, body.addresses)
-            self.distances.forget(body.agent)
+            self._registered(body)
             out.send(body.agent, Registered(self.incarnation))
+        elif isinstance(body, ev.Presented):
+            self._presented_late(out, event.agent, body)
+        elif isinstance(body, ev.Guests):
+            self.selfstart.gathering.report(event.agent, body.items, body.resting)
         elif isinstance(body, ev.RoundTrips):
             self.distances.learn(event.agent, body.items, self.agents)
         elif isinstance(body, (ev.RankHello, ev.RankStarted, ev.RankExited, ev.RankLeft)):
@@ -107,6 +122,11 @@ class Coordinator:
             self.stale += 1
         else:
             self._epoch_report(out, self.epoch, event.agent, body, now)
+
+    def _registered(self, body: ev.Register) -> None:
+        self.agents[body.agent] = Agent(body.host, body.slots, body.labels, body.addresses, body.plane, body.presents)
+        self.distances.forget(body.agent)
+        self.selfstart.gathering.forget(body.agent)
 
     def _rank_report(
         self, out: Outbox, body: ev.RankHello | ev.RankStarted | ev.RankExited | ev.RankLeft, now: float
@@ -192,12 +212,13 @@ class Coordinator:
         out.epoch = epoch.number
         for record in job.ranks:
             record.move(RankCause.EPOCH_START)
-        agents = {name: self._in_ring(name) for name in epoch.agents}
+        agents = {name: self.in_ring(name) for name in epoch.agents}
         self.ring = order_ring(agents, self.distances, self.config.deterministic)
         start = EpochStart(job.places, tuple(sets), self.ring.hosts, self._epoch_key(epoch.number))
         out.cast(epoch.agents, start)
 
-    def _in_ring(self, name: str) -> tuple[Host, Mapping[str, str]]:
+    def in_ring(self, name: str) -> tuple[Host, Mapping[str, str]]:
+        """How the others reach this agent, and where it is."""
         agent = self.agents[name]
         return Host(name, agent.host, agent.addresses), agent.labels
 
@@ -214,6 +235,8 @@ class Coordinator:
         rank = record.place.rank
         if self.epoch.ended is None and self.job is not None:
             self.job.culprit = rank
+        if self.job is not None:
+            self.job.note_leave(record, body.reason)
         self.epoch.end(out, Error(ErrorKind.SHUT_DOWN, leave_text(record, body.reason)))
         self._forget_epoch(out, rank)
 
@@ -228,6 +251,7 @@ class Coordinator:
     def _reject_waiting(self, out: Outbox, job: Job, reason: str, retry: bool) -> None:
         for record in job.waiting():
             record.move(RankCause.REJECTED)
+            job.note_leave(record, f"was turned away: {reason.rstrip('.')}")
             out.send(record.place.agent, RankRejected(record.place.rank, reason, retry))
 
     def _reject_unreachable(self, out: Outbox, job: Job) -> None:
@@ -244,6 +268,9 @@ class Coordinator:
     def _exited(self, out: Outbox, job: Job, event: ev.RankExited, now: float, lost: str = "") -> None:
         record = job.ranks[event.rank]
         if record.phase is RankPhase.GONE:
+            return
+        if job.attached and self.epoch is None:
+            self.selfstart.dissolve(out, self, job)
             return
         was_ready = record.phase is RankPhase.READY
         failure = job.note_exit(event, lost)
@@ -277,24 +304,29 @@ class Coordinator:
     def _order_stop(self, out: Outbox, job: Job, reason: str, grace_s: float) -> None:
         out.cast(tuple(job.agents), StopRanks(reason, grace_s))
 
+    def release(self, out: Outbox, job: Job) -> None:
+        """Ranks that have left are out of a job of processes that others have started."""
+        if job.phases[RankPhase.LEFT] and [record for record in job.ranks if released(record)]:
+            self._finish(out, job)
+
     def _finish(self, out: Outbox, job: Job) -> None:
         if not job.is_over:
             return
         code, text = job.result()
         self.tally.job_ended(code, job.cancelled is not None)
-        out.cast(tuple(job.agents), JobFinished(code, text))
-        first = job.failure
-        if first is None or job.cancelled is not None:
-            out.commands.append(JobEnded(code, text, cause=out.cause))
-        else:
+        first, end = job.failure, JobEnded(code, text, cause=out.cause)
+        if first is not None and job.cancelled is None:
             details = (first.rank, first.host, first.pid, first.signal, first.last_lines)
-            out.commands.append(JobEnded(code, text, *details, cause=out.cause))
+            end = JobEnded(code, text, *details, cause=out.cause)
+        out.cast(tuple(job.agents), job_finished(end))
+        if not (job.attached and self.selfstart.hold_back(end)):
+            out.commands.append(end)
         self.job = self.epoch = None
 
     def _submit(self, out: Outbox, event: ev.JobSubmitted, now: float) -> None:
         if self.job is not None:
             self.tally.job_ends["refused"] += 1
-            text = f"A job of {self.job.size} ranks runs already: {' '.join(self.job.command)}. Wait for its end."
+            text = f"A job of {self.job.size} ranks runs already: {self.job.title}. Wait for its end."
             out.commands.append(JobEnded(1, text, cause=out.cause))
             return
         placed = place_ranks(event.size, {name: (agent.host, agent.slots) for name, agent in self.agents.items()})
@@ -305,22 +337,28 @@ class Coordinator:
         self.jobs += 1
         self.config = event.limits or self.config
         records = [RankRecord(place) for place in placed]
-        self.job = Job(event.size, event.command, event.environment, event.directory, records)
-        for name, ranks in self.job.agents.items():
-            mine = tuple(placed[rank] for rank in ranks)
-            out.send(name, StartRanks(event.command, event.environment, event.directory, event.size, mine, self.jobs))
+        self.job = job = Job(event.size, event.command, event.environment, event.directory, records)
+        job.number, job.id, job.started, job.launcher = self.jobs, event.id, self.incarnation, event.launcher
+        self._start_ranks(out, job, tuple(job.agents))
         if not self.config.deterministic:
-            self._measure(out, self.job, now)
+            self._measure(out, job, now)
+
+    def _start_ranks(self, out: Outbox, job: Job, agents: tuple[str, ...]) -> None:
+        what = (job.command, job.environment, job.directory, job.size, job.places, job.number)
+        out.cast(agents, StartRanks(*what, (), job.id, job.started, job.launcher, self.config))
 
     def _measure(self, out: Outbox, job: Job, now: float) -> None:
         """While the ranks start: the ring is made of what is known when the last one is there."""
         labels = {name: self.agents[name].labels for name in job.agents if self.agents[name].addresses}
         for name, others in self.distances.wanted(by_labels(labels), now).items():
-            out.send(name, MeasureRoundTrips(tuple(self._in_ring(other)[0] for other in others)))
+            out.send(name, MeasureRoundTrips(tuple(self.in_ring(other)[0] for other in others)))
 
     def _cancel(self, out: Outbox, event: ev.JobCancelled) -> None:
+        self.selfstart.cancel(out, self, event)
         if self.job is None:
             return
+        if self.job.attached and self.epoch is not None:
+            self.epoch.end(out, Error(ErrorKind.LOST, f"The job was cancelled: {event.reason}"))
         if self.job.cancelled is None:
             self.job.cancelled = (event.code, event.reason)
         self._stop(out, self.job, event.reason)
@@ -329,17 +367,20 @@ class Coordinator:
 
     def _agent_lost(self, out: Outbox, event: ev.AgentLost, now: float) -> None:
         agent = self.agents.pop(event.agent, None)
+        self.selfstart.gathering.forget(event.agent)
         job = self.job
         self.distances.forget(event.agent)
         self.tally.agents_lost += agent is not None
         if agent is None or job is None:
             return
-        lost = [job.ranks[rank] for rank in job.agents.get(event.agent, ())]
-        for record in lost:
-            if self.job is not None and record.phase is not RankPhase.GONE:
-                reason = f"agent {event.agent} on host {agent.host} is lost: {event.reason}"
-                gone = ev.RankExited(record.place.rank, record.pid, 1, left=False)
-                self._exited(out, job, gone, now, reason)
+        for rank in job.agents.get(event.agent, ()):
+            self._rank_lost(out, job, job.ranks[rank], now, event.reason)
+
+    def _rank_lost(self, out: Outbox, job: Job, record: RankRecord, now: float, reason: str) -> None:
+        """With its agent."""
+        if self.job is not None and record.phase is not RankPhase.GONE:
+            text = f"agent {record.place.agent} on host {record.place.host} is lost: {reason}"
+            self._exited(out, job, ev.RankExited(record.place.rank, record.pid, 1, left=False), now, text)
 
     # ---- time --------------------------------------------------------------------------------------------------
 
@@ -371,6 +412,7 @@ class Coordinator:
 
     def check_invariants(self) -> None:
         """Raises AssertionError when the book is wrong."""
+        self.selfstart.gathering.check_invariants()
         self.distances.check_invariants()
         if self.job is not None:
             self.job.check_invariants()
@@ -386,7 +428,7 @@ def _disagreement(job: Job) -> str:
     hellos = [record.hello for record in job.ranks if record.hello is not None]
     wishes = [tuple(tuple(sorted(item.ranks)) for item in hello.process_sets) for hello in hellos]
     for hello, wish in zip(hellos, wishes, strict=True):
-        if hello.generation != hellos[0].generation:
+        if hello.generation != hellos[0].generation and not job.attached:
             return (
                 f"Rank {hello.rank} is at its hvd.init() number {hello.generation}, rank {hellos[0].rank} at number "
                 f"{hellos[0].generation}. All ranks must call it equally often."

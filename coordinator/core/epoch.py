@@ -7,7 +7,7 @@ on every new request is refused with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -25,7 +25,7 @@ from horovod.coordinator.core.commands import (
 )
 from horovod.coordinator.core.config import Config
 from horovod.coordinator.core.events import Observation
-from horovod.coordinator.core.negotiation import Negotiation, not_while_joined
+from horovod.coordinator.core.negotiation import Negotiation, Tombstone, not_while_joined
 from horovod.coordinator.core.plans import Plans
 from horovod.coordinator.core.process_sets import ProcessSets, SetCall
 from horovod.coordinator.core.stalls import Book, Stalls, Wait
@@ -137,13 +137,15 @@ class Epoch:
         """A rank announces a signature."""
         self.tally.announcements += 1
         reason = self._reason_against(item)
-        if reason is not None:
+        if isinstance(reason, Tombstone):
+            self.negotiation.refuse(out, [item], reason.error, reason.id)
+        elif reason is not None:
             self.negotiation.refuse(out, [item], reason)
         else:
             members = self.sets.sets[item.signature.process_set]
             self.negotiation.announce(out, item, members, self.joined.keys(), now)
 
-    def _reason_against(self, item: Announcement) -> Error | None:
+    def _reason_against(self, item: Announcement) -> Error | Tombstone | None:
         if self.ended is not None:
             return self.ended
         signature = item.signature
@@ -227,23 +229,27 @@ class Epoch:
             out.send(self.agent_of[rank], Refusal((RankRequest(rank, call.request),), self.ended))
             return
         calls = self.sets.call(rank, call, now)
-        if calls is None:
-            return
+        if calls is not None:
+            self.decide(out, calls)
+
+    def decide(self, out: Outbox, calls: dict[int, SetCall]) -> None:
+        """All ranks have made the same call, or different ones."""
+        call = next(iter(calls.values()))
         wishes: dict[str, list[int]] = {}
         for caller, made in sorted(calls.items()):
             wishes.setdefault(made.wish(), []).append(caller)
         if len(wishes) > 1:
             sides = "; ".join(f"rank(s) {', '.join(map(str, ranks))}: {wish}" for wish, ranks in wishes.items())
-            self._answer(out, calls, Error(ErrorKind.MISMATCH, f"Mismatched process set calls: {sides}."))
+            self.answer(out, calls, Error(ErrorKind.MISMATCH, f"Mismatched process set calls: {sides}."))
         elif call.remove >= 0:
             self._remove_set(out, call.remove, calls)
         else:
-            self._answer(out, calls, self.sets.add(call.ranks))
+            self.answer(out, calls, self.sets.add(call.ranks))
 
     def _remove_set(self, out: Outbox, set_id: int, calls: dict[int, SetCall]) -> None:
         error = self.sets.close(set_id)
         if error is not None:
-            self._answer(out, calls, error)
+            self.answer(out, calls, error)
             return
         gone = Error(ErrorKind.INVALID, f"Process set {set_id} was removed while this operation waited.")
         self.negotiation.drop_set(out, set_id, gone)
@@ -260,10 +266,12 @@ class Epoch:
     def _finish_removals(self, out: Outbox) -> None:
         # Ranks must hear of the limits first: what they announce anew then is refused before the id can be used again.
         for set_id in [set_id for set_id in self.removing if not self.plans.is_held(set_id)]:
-            self.sets.release(set_id)
-            self._answer(out, self.removing.pop(set_id), set_id)
+            if set_id not in self.sets.free and set_id not in self.sets.sets:
+                self.sets.release(set_id)  # else an earlier coordinator has done so, and only some were told
+            self.answer(out, self.removing.pop(set_id), set_id)
 
-    def _answer(self, out: Outbox, calls: dict[int, SetCall], result: ProcessSet | Error | int) -> None:
+    def answer(self, out: Outbox, calls: Mapping[int, SetCall], result: ProcessSet | Error | int) -> None:
+        """Each agent of these ranks (rank -> call) hears it."""
         answers = by_agent({rank: call.request for rank, call in calls.items()}, self.agent_of)
         body: Refusal | SetAdded | SetRemoved
         if isinstance(result, Error):
@@ -272,7 +280,7 @@ class Epoch:
             body = SetAdded(result, ())
         else:
             body = SetRemoved(result, ())
-        out.cast(self.agents, body, answers)
+        out.cast(tuple(answers), body, answers)
 
     # ---- waits -------------------------------------------------------------------------------------------------
 
@@ -340,7 +348,6 @@ class Epoch:
         assert self.quiet <= self.names
         assert sorted(rank for ranks in self.joined_on.values() for rank in ranks) in ([], sorted(self.joined))
         assert (self.ended is None) == (self.state is EpochState.OPEN)
-        assert not set(self.removing) & set(self.sets.sets)
 
 
 def _invalid(name: str, reason: str) -> Error:

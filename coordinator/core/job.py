@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from horovod.coordinator.core.events import RankExited, RankHello
+from horovod.coordinator.core.events import RankExited, RankHello, RankPresented
 from horovod.coordinator.core.values import RankPlace
 
 
@@ -81,6 +81,31 @@ class RankRecord:
     code: int = 0
     phases: Counter[RankPhase] = field(default_factory=Counter, repr=False)  # of all ranks of the job
 
+    def restore(self, fact: RankPresented | None, epoch: int) -> None:
+        """As an agent knows it: where it was before it left the epoch or ended, which is told as events afterwards."""
+        if fact is None:
+            return
+        self.pid = fact.pid
+        hello = fact.hello[0] if fact.hello else None
+        if epoch:
+            self.hello = hello or RankHello(fact.rank, 0)
+            self.generation = fact.left[0].generation if fact.left_epoch == epoch else self.hello.generation
+            self.become(RankPhase.READY)
+        elif hello is not None:
+            self.hello, self.generation = hello, hello.generation
+            self.become(RankPhase.WAITING)
+        elif fact.left:
+            self.generation = fact.left[0].generation
+            self.become(RankPhase.LEFT)
+        elif fact.pid:
+            self.become(RankPhase.RUNNING)
+
+    def become(self, phase: RankPhase) -> None:
+        """Whatever the table says."""
+        self.phases[self.phase] -= 1
+        self.phase = phase
+        self.phases[phase] += 1
+
     def move(self, cause: RankCause) -> bool:
         """Follows the table; False, and nothing changes, when the table has no such step."""
         after = TRANSITIONS[self.phase].get(cause)
@@ -112,6 +137,11 @@ class Job:
     stop_at: float | None = None
     first_hello_at: float | None = None
     start_warned_at: float = 0.0
+    number: int = 0
+    id: str = ""  # the launcher's own
+    started: int = 0  # incarnation of the coordinator that started it
+    launcher: str = ""
+    attached: bool = False  # its processes were started by others
     places: tuple[RankPlace, ...] = field(init=False)  # by rank
     agents: dict[str, list[int]] = field(init=False)  # its ranks by agent
     phases: Counter[RankPhase] = field(init=False)  # how many ranks are in each
@@ -123,6 +153,11 @@ class Job:
         for record in self.ranks:
             record.phases = self.phases
             self.agents.setdefault(record.place.agent, []).append(record.place.rank)
+
+    @property
+    def title(self) -> str:
+        """What runs, for messages."""
+        return "processes that others have started" if self.attached else " ".join(self.command)
 
     @property
     def is_over(self) -> bool:
@@ -159,7 +194,15 @@ class Job:
         if event.code == 0 and not owed and not event.start_error:
             return None
         text = f"{_who(record)} can't be reached: {lost}." if lost else exit_text(record, event, owed)
+        if self.attached and not lost:
+            text = f"{_who(record)} is gone: its process has ended, or closed its connection, without hvd.shutdown()."
         return Failure(event.rank, record.place.host, record.pid, event.code or 1, event.signal, text, event.last_lines)
+
+    def note_leave(self, record: RankRecord, reason: str) -> None:
+        """A rank has left; of processes that others have started only this tells of an error."""
+        if self.attached and reason and self.failure is None:
+            place = record.place
+            self.failure = Failure(place.rank, place.host, record.pid, 1, 0, f"{_who(record)} {reason}.")
 
     def result(self) -> tuple[int, str]:
         """Exit code and text of the job that is over."""

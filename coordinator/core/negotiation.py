@@ -48,6 +48,7 @@ class Tombstone:
 
     error: Error
     owed: set[int]
+    id: int = 0
 
 
 @dataclass(slots=True)
@@ -60,6 +61,7 @@ class Negotiation:
     tally: Tally = field(default_factory=Tally)
     entries: dict[tuple[int, str], Entry] = field(default_factory=dict)
     tombstones: dict[tuple[int, str], list[Tombstone]] = field(default_factory=dict)
+    refused: int = 0  # refusals that all members hear, each with a number
 
     def announce(self, out: Outbox, item: Announcement, members: tuple[int, ...], joined: Set[int], now: float) -> None:
         """A valid announcement of a member."""
@@ -68,7 +70,7 @@ class Negotiation:
         key = item.signature.key
         owed = self.owed(key, item.rank)
         if owed is not None:
-            self.refuse(out, [item], owed)
+            self.refuse(out, [item], owed.error, owed.id)
             return
         entry = self.entries.get(key)
         if entry is None:
@@ -111,14 +113,14 @@ class Negotiation:
         for key in [key for key in self.tombstones if key[0] == set_id]:
             del self.tombstones[key]
 
-    def refuse(self, out: Outbox, items: list[Announcement], error: Error) -> None:
+    def refuse(self, out: Outbox, items: list[Announcement], error: Error, number: int = 0) -> None:
         """Refusals, one message for each agent."""
         self.tally.refusals[error.kind] += len(items)
         by_agent: dict[str, list[RankRequest]] = {}
         for item in items:
             by_agent.setdefault(self.agent_of[item.rank], []).append(RankRequest(item.rank, item.request))
         for agent, requests in by_agent.items():
-            out.send(agent, Refusal(tuple(requests), error))
+            out.send(agent, Refusal(tuple(requests), error, number))
 
     def _complete(self, out: Outbox, key: tuple[int, str], entry: Entry, joined: Set[int], now: float) -> None:
         if entry.is_complete(joined):
@@ -129,18 +131,19 @@ class Negotiation:
     def _refuse_all(self, out: Outbox, key: tuple[int, str], error: Error, joined: Set[int]) -> None:
         self.tally.mismatches += 1
         entry = self.entries.pop(key)
-        self.refuse(out, list(entry.announced.values()), error)
+        self.refused += 1
+        self.refuse(out, list(entry.announced.values()), error, self.refused)
         owed = set(entry.missing(joined))
         if owed:
-            self.tombstones.setdefault(key, []).append(Tombstone(error, owed))
+            self.tombstones.setdefault(key, []).append(Tombstone(error, owed, self.refused))
 
-    def owed(self, key: tuple[int, str], rank: int) -> Error | None:
+    def owed(self, key: tuple[int, str], rank: int) -> Tombstone | None:
         """The oldest refusal of this name that the rank has not heard of; it counts as told then."""
         for tombstone in self.tombstones.get(key, ()):
             if rank in tombstone.owed:
                 tombstone.owed.discard(rank)
                 self._sweep(key)
-                return tombstone.error
+                return tombstone
         return None
 
     def _forgive(self, joined: Set[int]) -> None:

@@ -16,10 +16,12 @@ from itertools import islice
 
 from horovod.coordinator.core.commands import Hold, Outbox, PlanMade, RetirePlan, by_agent
 from horovod.coordinator.core.tally import Tally
-from horovod.coordinator.core.values import Kind, RankCount, Signature
+from horovod.coordinator.core.values import Kind, RankCount, RankRequest, Signature
 
 INCARNATION_SHIFT = 40
-INCARNATION_MASK = (1 << 24) - 1  # ids have 64 bits; incarnations are seconds of the clock where there are several
+# Ids have 64 bits and rise: an epoch that outlives its coordinator goes on above the highest id that any agent has seen.  The
+# topmost bit of the part that tells incarnations apart is room for that.
+INCARNATION_MASK = (1 << 23) - 1
 YOUNG_S = 1.0  # a plan this young has perhaps not been used yet
 SMALLEST_CAPACITY = 16  # below it plans would leave before their first round; so 0 means: negotiate nearly every time
 
@@ -94,6 +96,11 @@ class Plans:
     table: OrderedDict[int, Plan] = field(default_factory=OrderedDict)
     made: int = 0
     live: int = 0
+    prefix: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.prefix = self.incarnation & INCARNATION_MASK
+
     agents_of: dict[int, tuple[tuple[int, ...], tuple[str, ...]]] = field(
         default_factory=dict
     )  # by set: members, agents
@@ -104,8 +111,8 @@ class Plans:
         """A new plan for these requests (rank -> request); evicts others when there are too many."""
         self.made += 1
         self.tally.plans_made += 1
-        plan_id = ((self.incarnation & INCARNATION_MASK) << INCARNATION_SHIFT) | self.made
-        agents = self._agents(signature.process_set, members)
+        plan_id = (self.prefix << INCARNATION_SHIFT) | self.made
+        agents = self.agents(signature.process_set, members)
         plan = Plan(plan_id, signature, members, agents, now)
         self.table[plan_id] = plan
         self.live += 1
@@ -113,7 +120,12 @@ class Plans:
         self._evict(out, now)
         return plan
 
-    def _agents(self, set_id: int, members: tuple[int, ...]) -> tuple[str, ...]:
+    def tell(self, out: Outbox, agent: str, plan: Plan, requests: Mapping[int, int]) -> None:
+        """An agent hears late of a plan, and which requests (rank -> request) of its ranks run on it."""
+        mine = tuple(RankRequest(rank, request) for rank, request in sorted(requests.items()))
+        out.send(agent, PlanMade(plan.id, plan.signature, mine))
+
+    def agents(self, set_id: int, members: tuple[int, ...]) -> tuple[str, ...]:
         """All plans of a set share this: it is as long as the set."""
         known = self.agents_of.get(set_id)
         if known is None or known[0] is not members:
@@ -190,6 +202,24 @@ class Plans:
             plan.move(PlanCause.RETIRED)
             del self.table[plan_id]
             self.tally.plans_retired += 1
+
+    def take_over(self, out: Outbox, plan: Plan, limits: Iterable[int], told: set[str], irregular: bool) -> None:
+        """A plan of an earlier coordinator; ``told`` are the agents that have it, ``limits`` what some were told already.
+
+        Whatever was going on with it is done again, and what one agent was told is told to all.
+        """
+        self.table[plan.id] = plan
+        known = list(limits)
+        if known:
+            plan.state, plan.limit = PlanState.RETIRING, min([*known, *plan.contests])
+            plan.waiting = set(told)
+            for agent in plan.agents:
+                if agent in told:
+                    out.send(agent, RetirePlan(plan.id, plan.limit))
+            return
+        self.live += 1
+        if irregular or plan.contests:
+            self._hold(out, plan)
 
     def _hold(self, out: Outbox, plan: Plan) -> None:
         plan.move(PlanCause.HOLD)

@@ -6,6 +6,7 @@ Ids: 0 is global, the next ones count up, removed ids are used again, first remo
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from horovod.coordinator.core.values import Error, ErrorKind, ProcessSet
@@ -67,6 +68,14 @@ class ProcessSets:
         self._open(set_id, wanted)
         return ProcessSet(set_id, wanted)
 
+    def take_over(self, sets: Iterable[ProcessSet], free: Iterable[int], next_id: int) -> None:
+        """Those of an earlier coordinator."""
+        self.sets.clear()
+        self.lookup.clear()
+        for item in sets:
+            self._open(item.id, item.ranks)
+        self.free, self.next_id = deque(free), next_id
+
     def close(self, set_id: int) -> Error | None:
         """The set takes nothing new; why not, if not.  Its id stays taken until ``release``."""
         if set_id == 0:
@@ -84,6 +93,10 @@ class ProcessSets:
         """Books a rank's call; all ranks' calls once everybody has made theirs."""
         number = self.counts.get(rank, 0)
         self.counts[rank] = number + 1
+        return self.book(rank, number, call, now)
+
+    def book(self, rank: int, number: int, call: SetCall, now: float) -> dict[int, SetCall] | None:
+        """The same for the n-th call."""
         calls = self.calls.setdefault(number, Calls(now))
         calls.made[rank] = call
         if len(calls.made) < self.size:

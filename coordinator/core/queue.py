@@ -77,6 +77,10 @@ class JobQueue:
             return f"{job.size} ranks were asked for, but the agents have {slots} slots."
         return ""
 
+    def adopt(self, job: Wanted) -> None:
+        """A job of an earlier coordinator runs."""
+        self.running = job
+
     def over(self, ticket: int) -> bool:
         """A job has ended, or nobody waits for it any more; whether it was known."""
         known = len(self.waiting) + (self.running is not None)

@@ -18,7 +18,10 @@ _PAUSE_S = 2.0  # ticks come much more often
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """How an agent introduces itself; ``incarnation`` is that of the coordinator with which it has a session."""
+    """How an agent introduces itself; ``incarnation`` is that of the coordinator with which it has a session.
+
+    ``plane`` is what its data to other hosts go through: all agents must have the same.
+    """
 
     protocol: int
     version: str
@@ -27,6 +30,7 @@ class Hello:
     slots: int
     instance: str
     incarnation: int
+    plane: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,7 @@ class Session:
     instance: str
     stream: int
     heard_at: float
+    plane: str = ""
 
 
 @dataclass(slots=True)
@@ -62,15 +67,20 @@ class SessionBook:
     peer_timeout_s: float
     sessions: dict[str, Session] = field(default_factory=dict)
     looked_at: float | None = None
+    served: bool = False
 
     def hello(self, hello: Hello, stream: int, now: float) -> Welcome | Refusal:
         """An agent wants a session, or to go on with it on this stream."""
+        if not self.served:
+            # Nobody has relied on this coordinator's number yet.  It is taken from the clock, which may have been set back.
+            self.incarnation = max(self.incarnation, hello.incarnation + 1)
         reason = self._reason_against(hello)
         if reason:
             return Refusal(reason)
+        self.served = True
         known = self.sessions.get(hello.name)
         resumed = known is not None and known.instance == hello.instance and hello.incarnation == self.incarnation
-        self.sessions[hello.name] = Session(hello.host, hello.instance, stream, now)
+        self.sessions[hello.name] = Session(hello.host, hello.instance, stream, now, hello.plane)
         if known is None or resumed:
             return Welcome(resumed)
         return Welcome(False, "it has begun a new session")
@@ -85,12 +95,29 @@ class SessionBook:
             return f"The name {hello.name[:_LONGEST_NAME]!r} can't be used: give the agent another one with --name."
         if not 0 < hello.slots <= _MOST_SLOTS:
             return f"Agent {hello.name} offers {hello.slots} slots: it must offer 1 to {_MOST_SLOTS}, see --slots."
+        if reason := self._plane_mismatch(hello):
+            return reason
+        if hello.incarnation > self.incarnation:
+            return (
+                f"Agent {hello.name} has a session with a coordinator that was started later (incarnation {hello.incarnation}, "
+                f"this one has {self.incarnation}): end one of the two."
+            )
         known = self.sessions.get(hello.name)
         if known is None or known.instance == hello.instance or (known.host == hello.host and not known.stream):
             return ""
         return (
             f"An agent named {hello.name} on host {known.host} is there already. Give this one another name with --name, "
             f"or end the other one; it counts as lost after {self.peer_timeout_s:g} s of silence."
+        )
+
+    def _plane_mismatch(self, hello: Hello) -> str:
+        """All that have a session agree: it is enough to ask one."""
+        other = next((name for name in self.sessions if name != hello.name), None)
+        if other is None or self.sessions[other].plane == hello.plane:
+            return ""
+        return (
+            f"Agent {hello.name} moves data between hosts by the plane {hello.plane or 'none'}, agent {other} by "
+            f"{self.sessions[other].plane or 'none'}: start all agents with the same --plane."
         )
 
     def heard(self, name: str, stream: int, now: float) -> bool:
@@ -135,6 +162,7 @@ class SessionBook:
         """Raises AssertionError when the book is wrong."""
         streams = [session.stream for session in self.sessions.values() if session.stream]
         assert len(streams) == len(set(streams))
+        assert len({session.plane for session in self.sessions.values()}) <= 1
 
 
 __all__ = ["PROTOCOL", "Hello", "Refusal", "Session", "SessionBook", "Welcome"]

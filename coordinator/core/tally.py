@@ -36,6 +36,7 @@ class Tally:
     mismatches: int = 0
     stall_warnings: int = 0
     deadlocks: int = 0
+    jobs_adopted: int = 0
     last_exit_code: int | None = None
     refusals: Counter[ErrorKind] = field(default_factory=Counter)
     epoch_ends: Counter[ErrorKind] = field(default_factory=Counter)

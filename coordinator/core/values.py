@@ -38,6 +38,16 @@ class Error:
 
 
 @dataclass(frozen=True, slots=True)
+class Guest:
+    """A process that others have started and that waits for a rank; ``rank`` and ``size`` as it was told, -1 and 0: any."""
+
+    id: int
+    pid: int = 0
+    rank: int = -1
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessSet:
     """A set of ranks; id 0 is the global one."""
 

@@ -215,7 +215,20 @@ typedef struct {
 } hvd_net_info;
 /* HVD_PENDING when the thread is too busy to answer. */
 HVD_API hvd_status hvd_net_stat(hvd_net *net, hvd_net_info *out);
-typedef struct { uint64_t bytes_sent, bytes_received, tokens, owed, silent_ms; uint32_t lost; } hvd_net_peer_info;
+/* What took less than 2^b times 1024 ns, but not less than half of that, is counted in bucket b; the last one takes the rest. */
+#define HVD_NET_BUCKETS 24
+typedef struct {
+  /* By algorithm (direct, ring, pull), stage (wait for local arrivals, local reduction, network, copies to local members), bucket. */
+  uint64_t counts[3][4][HVD_NET_BUCKETS];
+  uint64_t sum_ns[3][4];
+} hvd_net_times;
+/* How long the stages of finished rounds took.  HVD_PENDING when the thread is too busy to answer. */
+HVD_API hvd_status hvd_net_time_stat(hvd_net *net, hvd_net_times *out);
+typedef struct {
+  uint64_t bytes_sent, bytes_received, tokens, owed, silent_ms;
+  uint64_t retransmits;  /* segments that its connections have sent again */
+  uint32_t lost;
+} hvd_net_peer_info;
 HVD_API hvd_status hvd_net_peer_stat(hvd_net *net, uint32_t host, hvd_net_peer_info *out);
 /* Says goodbye, so that peers do not take the end of the connections for a loss, stops the threads and closes the sockets; takes
  * at most about a second.  Data of pull rounds stay in the agent's arena until the next hvd_net_create on it. */

@@ -9,6 +9,7 @@
 //   net_rounds.cc  rounds that open, end, are dropped          net_frames.cc from frames to what they mean
 //   net_direct.cc  small payloads: all to all                  net_ring.cc   large ones: around the ring
 //   net_withdraw.cc rounds that never finish
+//   net_times.h   how long rounds take
 //   net_publish.cc, net_gather.cc  pull rounds: data out, data in
 #pragma once
 #include <condition_variable>
@@ -22,6 +23,7 @@
 #include "board.h"
 #include "net_bell.h"
 #include "net_plan.h"
+#include "net_times.h"
 
 namespace hvd {
 
@@ -84,6 +86,7 @@ struct hvd_net final : private hvd::FrameHandler {
   hvd_status abort(const char *text);
   hvd_status stat(hvd_net_info *out);
   hvd_status peer_stat(uint32_t host, hvd_net_peer_info *out);
+  hvd_status time_stat(hvd_net_times *out);
 
  private:
   using NetPlan = hvd::NetPlan;
@@ -150,6 +153,7 @@ struct hvd_net final : private hvd::FrameHandler {
   bool look_at_chunks(NetPlan *plan, uint64_t round, NetRound *state);
   void copy_to_members(NetPlan *plan, uint64_t round, NetRound *state, uint64_t offset, uint64_t bytes);
   void complete(NetPlan *plan, uint64_t round, NetRound *state);
+  void end_stage(const NetPlan &plan, NetRound *state, hvd::Stage stage);
   void advance(NetPlan *plan, uint64_t round);
   void note_wanted(NetPlan *plan, uint64_t round, NetRound *state);
   void drop_all();
@@ -247,5 +251,7 @@ struct hvd_net final : private hvd::FrameHandler {
   std::vector<std::pair<uint64_t, uint64_t>> doubts_;  // (plan, round): may never finish, to be looked at
   std::vector<std::pair<Lane *, hvd::OutFrame>> last_words_;  // go out when what rounds had to say is dropped
   uint64_t next_tick_ns_ = 0;
+  uint32_t direct_in_flight_ = 0;  // direct rounds whose own part is sent
   hvd_net_info info_{};
+  hvd_net_times times_{};
 };

@@ -244,13 +244,21 @@ hvd_status hvd_net::peer_stat(uint32_t host, hvd_net_peer_info *out) {
   auto copy = std::make_shared<hvd_net_peer_info>();
   hvd_status status = ask([this, host, copy] {
     const hvd::NetPeer &peer = *peers_[host];
-    *copy = {0, 0, peer.tokens, peer.owed, (hvd::now_ns() - peer.heard_ns) / 1000000, peer.lost ? 1u : 0u};
+    *copy = {0, 0, peer.tokens, peer.owed, (hvd::now_ns() - peer.heard_ns) / 1000000, 0, peer.lost ? 1u : 0u};
     for (const auto &lane : peer.lanes) {
       copy->bytes_sent += lane->bytes_out;
       copy->bytes_received += lane->bytes_in;
+      copy->retransmits += lane->retransmits();
     }
     return HVD_OK;
   });
+  if (status == HVD_OK) *out = *copy;
+  return status;
+}
+
+hvd_status hvd_net::time_stat(hvd_net_times *out) {
+  auto copy = std::make_shared<hvd_net_times>();
+  hvd_status status = ask([this, copy] { return *copy = times_, HVD_OK; });
   if (status == HVD_OK) *out = *copy;
   return status;
 }
@@ -317,6 +325,11 @@ hvd_status hvd_net_stat(hvd_net *net, hvd_net_info *out) {
 hvd_status hvd_net_peer_stat(hvd_net *net, uint32_t host, hvd_net_peer_info *out) {
   if (net == nullptr || out == nullptr) return HVD_E_INVALID;
   return guarded([&] { return net->peer_stat(host, out); });
+}
+
+hvd_status hvd_net_time_stat(hvd_net *net, hvd_net_times *out) {
+  if (net == nullptr || out == nullptr) return HVD_E_INVALID;
+  return guarded([&] { return net->time_stat(out); });
 }
 
 void hvd_net_close(hvd_net *net) { delete net; }

@@ -57,6 +57,7 @@ void hvd_net::direct_ready(NetPlan *plan, uint64_t round, NetRound *state) {
   for (uint32_t host : plan->hosts)
     if (host != spec_.my_host) send_eager(peers_[host].get(), out);
   state->own_sent = true;
+  state->in_flight.begin(&direct_in_flight_);
   direct_finish(plan, round, state);
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -10,10 +12,12 @@ namespace hvd {
 namespace {
 
 constexpr uint64_t kReceiveBytes = 256 << 10;
-constexpr uint64_t kScratchBytes = 64 << 10;   // payload that is reduced waits here: small enough to stay in cache
+constexpr uint64_t kScratchBytes = 256 << 10;   // payload that is reduced waits here: small enough to stay in cache
+constexpr uint64_t kLargeBytes = 32 << 10;
+constexpr uint64_t kTailBytes = 4096;          // read with or behind a large payload: the next header, and what is small behind it
 constexpr uint64_t kBypass = 4096;             // payloads with more to come are read to their place, not through the buffer
 constexpr uint32_t kParts = 512;               // of one write
-constexpr uint64_t kWriteBytes = 1 << 20;      // what one write takes at most: control frames wait behind it
+constexpr uint64_t kWriteBytes = 4 << 20;      // what one write takes at most: control frames wait behind it
 
 }  // namespace
 
@@ -26,6 +30,13 @@ Lane::~Lane() { close(); }
 void Lane::close() {
   if (fd >= 0) ::close(fd);
   fd = -1;
+}
+
+uint64_t Lane::retransmits() {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (fd >= 0 && getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0) retransmits_ = info.tcpi_total_retrans;
+  return retransmits_;  // other sockets, and closed ones, have no news
 }
 
 void Lane::queue(OutFrame frame, Urgency urgency) {
@@ -176,7 +187,9 @@ long Lane::fill() {
   uint64_t room = reduces ? std::min(left_, kScratchBytes - scratch_bytes_) : left_;
   bool bypass = in_payload_ && left_ >= kBypass && sink.into != Sink::Into::kNowhere && room != 0 && buffered() == 0;
   char *place = !bypass ? nullptr : reduces ? scratch_->at() + scratch_bytes_ : sink.at;
-  iovec parts[2] = {{place, room}, {rx_->at() + rx_end_, kReceiveBytes - rx_end_}};
+  // A payload in the buffer is copied once more.  Behind a large one another large one is likely, so little is read ahead.
+  uint64_t tail = std::min(kReceiveBytes - rx_end_, frame.bytes >= kLargeBytes ? kTailBytes : kReceiveBytes);
+  iovec parts[2] = {{place, room}, {rx_->at() + rx_end_, tail}};
   uint64_t asked = bypass ? room : 0;
   if (!bypass || room == left_) asked += parts[1].iov_len;
   int n = bypass && room != left_ ? 1 : 2;

@@ -63,6 +63,7 @@ class Lane {
   void queue(OutFrame frame, Urgency urgency);
   bool has_output() const;
   uint64_t pending_bytes() const { return pending_bytes_; }  // of frames that are not fully written
+  size_t pending_frames() const { return begun_.size() + waiting_[0].size() + waiting_[1].size() + waiting_[2].size(); }
   // Writes until the kernel takes no more or about `budget` bytes are gone; frames that are fully written go to `written`.
   // False with errno set when the connection is broken.
   bool flush(uint64_t budget, std::vector<OutFrame> *written);
@@ -88,6 +89,7 @@ class Lane {
   uint64_t wrote_ns = 0;   // when the owner flushed it last
   Frame frame;           // being received
   Sink sink;
+  uint64_t retransmits();  // segments sent again so far
   uint64_t writes = 0, reads = 0, frames_out = 0, frames_in = 0, bytes_out = 0, bytes_in = 0;
 
  private:
@@ -110,6 +112,7 @@ class Lane {
   uint64_t rx_begin_ = 0, rx_end_ = 0;
   bool in_payload_ = false;
   uint64_t left_ = 0;             // payload bytes to come
+  uint64_t retransmits_ = 0;      // at the last look
   uint64_t scratch_bytes_ = 0;    // received, not reduced yet
 };
 

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 #include <linux/sockios.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -16,12 +17,23 @@ namespace {
 
 constexpr auto kSeqCst = std::memory_order_seq_cst;
 constexpr uint64_t kSpinNs = 50'000;           // after the last activity, before the thread sleeps
-constexpr uint64_t kReadBudget = 1 << 20;      // of one lane, before others get their turn
-constexpr uint64_t kWriteBudget = 1 << 20;
+constexpr uint64_t kLongYieldNs = 500'000, kCrowdedNs = 100'000'000;
+constexpr uint64_t kReadBudget = 8 << 20;      // of one lane, before others get their turn
+constexpr uint64_t kWriteBudget = 8 << 20;
 // A few small frames that follow a write closely wait for more of their kind, so that many small rounds share writes.
-constexpr uint64_t kShareNs = 20'000, kShareBytes = 32 << 10;
+// They wait longer while others have not answered what was written before, or have sent what is not asked for here yet: then
+// more rounds are under way.  A round that is alone never waits.
+constexpr uint64_t kShareNs = 20'000, kShareLongNs = 300'000, kShareBytes = 64 << 10;
 constexpr uint64_t kGoodbyeNs = 1'000'000'000, kHearOutNs = 200'000'000;
 constexpr uint64_t kNsPerMs = 1'000'000;
+
+// The rank or the agent whose word we wait for may be queued behind us.  Nanoseconds until the core was ours again: if others
+// keep it busy, who sleeps gets it sooner than who offers it.
+uint64_t offer_core() {
+  uint64_t start = hvd::now_ns();
+  sched_yield();
+  return hvd::now_ns() - start;
+}
 
 // Bytes in the kernel that the peer's kernel has not acknowledged.
 bool has_unsent(int fd) {
@@ -33,15 +45,15 @@ bool has_unsent(int fd) {
 
 void hvd_net::run() {
   hvd::block_signals();
-  uint64_t now = hvd::now_ns(), spin_until = now;
+  uint64_t now = hvd::now_ns(), spin_until = now, crowded_until = 0;
   for (auto &peer : peers_)
     if (peer != nullptr) peer->heard_ns = now;
   while (!stop_.load(kSeqCst)) {
     now = hvd::now_ns();
     if (step(now))
       spin_until = now + kSpinNs;
-    else if (now < spin_until)
-      hvd::cpu_pause();
+    else if (!dirty_.empty() || (now < spin_until && now >= crowded_until))  // what is queued goes out before any sleep
+      crowded_until = offer_core() > kLongYieldNs ? now + kCrowdedNs : 0;
     else
       sleep(now);
   }
@@ -65,7 +77,7 @@ bool hvd_net::step(uint64_t now) {
     must_drop_ = true;
   }
   if (!dead_ && (must_drop_ || board_->view.state() == HVD_E_FAILED)) drop_all();
-  return busy || !dirty_.empty();  // what the last two queued goes out before any sleep
+  return busy;
 }
 
 // Counts as the bell's sleeper, then looks once more at what others announce (bell.h), then sleeps in epoll.
@@ -164,7 +176,9 @@ bool hvd_net::flush_lanes(uint64_t now) {
   lanes.swap(dirty_);
   bool busy = false;
   for (Lane *lane : lanes) {
-    if (lane->pending_bytes() < kShareBytes && now - lane->wrote_ns < kShareNs) {
+    bool more = direct_in_flight_ > lane->pending_frames() || info_.parked_bytes != 0;
+    uint64_t share_ns = more ? kShareLongNs : kShareNs;
+    if (lane->pending_bytes() < kShareBytes && now - lane->wrote_ns < share_ns) {
       dirty_.push_back(lane);
       continue;
     }

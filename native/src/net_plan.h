@@ -40,6 +40,21 @@ struct Arriving {
   bool is_complete() const { return announced && to_come == 0 && filling == 0; }
 };
 
+// Counts itself from begin() until it goes.
+class Counted {
+ public:
+  Counted() = default;
+  Counted(const Counted &) = delete;
+  Counted &operator=(const Counted &) = delete;
+  ~Counted() {
+    if (count_ != nullptr) --*count_;
+  }
+  void begin(uint32_t *count) { ++*(count_ = count); }
+
+ private:
+  uint32_t *count_ = nullptr;
+};
+
 struct NetRound {
   bool started = false;        // cooperative: open here and held; pull: held, something is being sent
   bool wanted_told = false;
@@ -47,11 +62,14 @@ struct NetRound {
   char *leader = nullptr;      // the buffer that takes the sums
   char *zeros = nullptr;       // it is this scratch in the agent's arena: no member here has memory
   uint32_t n_not_ready = 0;    // chunks that are not reduced locally
+  uint64_t stage_ns = 0;       // when the stage that lasts began
+  uint64_t copy_ns = 0;        // spent in it on copies to members
   // direct
   std::vector<Contribution> from;  // by place in the ring
   std::vector<bool> asks;          // by place: has no tokens, waits for credit
   uint32_t n_here = 0;
   bool own_sent = false;
+  Counted in_flight;               // from own_sent on
   // ring
   std::vector<ChunkState> chunks;
   uint32_t n_done = 0;

@@ -105,6 +105,7 @@ bool hvd_net::publish(NetPlan *plan, uint64_t round, uint32_t member) {
   if (!state->started && !hvd::take_net_hold(site(plan), round)) return false;
   if (any_departed_) doubt(plan, round);
   state->started = true;
+  if (state->stage_ns == 0) state->stage_ns = hvd::now_ns();
   ++plan->published[member];
   ++state->n_published;
   ++state->n_sending;  // keeps the round until all streams are there
@@ -189,6 +190,7 @@ void hvd_net::finish_pull(NetPlan *plan, uint64_t round) {
   uint32_t n_remote = view.n_members - static_cast<uint32_t>(view.locals.size());
   if (state == nullptr || state->n_sending != 0 || state->n_published != view.locals.size() || state->n_arrived != n_remote)
     return;
+  end_stage(*plan, state, hvd::Stage::kNetwork);
   NetPlan::Lingering lingering{round, {}};
   for (hvd::Arriving &arriving : state->arriving)
     if (arriving.block != nullptr) lingering.blocks.push_back(arriving.block);

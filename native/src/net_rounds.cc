@@ -79,6 +79,8 @@ bool hvd_net::start_round(NetPlan *plan, uint64_t round) {
   state->started = true;
   state->n_not_ready = view.n_chunks;
   ++plan->next_open;
+  state->stage_ns = view.entry(round).first_arrival_ns.load(std::memory_order_relaxed);
+  end_stage(*plan, state, hvd::Stage::kWait);
   find_leader(plan, round, state);
   if (plan->direct) direct_started(plan, round, state);
   if (view.n_chunks != 0)
@@ -121,6 +123,7 @@ bool hvd_net::look_at_chunks(NetPlan *plan, uint64_t round, NetRound *state) {
     if (word >> 8 != round + 1) continue;
     uint8_t status = static_cast<uint8_t>(word & 0xff);
     bool last = --state->n_not_ready == 0;
+    if (last && view.n_claims != 0) end_stage(*plan, state, hvd::Stage::kReduce);
     if (plan->direct) {
       if (status != 0) state->status = status;
       direct_ready(plan, round, state);
@@ -136,7 +139,9 @@ bool hvd_net::look_at_chunks(NetPlan *plan, uint64_t round, NetRound *state) {
 // The result lies in the leader's buffer; the other members here want it too.
 void hvd_net::copy_to_members(NetPlan *plan, uint64_t round, NetRound *state, uint64_t offset, uint64_t bytes) {
   const hvd::PlanView &view = *plan->view;
-  for (uint32_t m = 0; m < view.n_members && bytes != 0; ++m) {
+  if (view.n_members == 1 || bytes == 0) return;
+  uint64_t start = hvd::now_ns();
+  for (uint32_t m = 0; m < view.n_members; ++m) {
     const hvd::EntryMember &member = view.entry_member(round, m);
     if ((member.flags.load(std::memory_order_relaxed) & hvd::kZeros) != 0) continue;
     char *to = hvd::find_data(view, arenas_[view.members[m]].get(), member, 0, view.bytes);
@@ -145,6 +150,19 @@ void hvd_net::copy_to_members(NetPlan *plan, uint64_t round, NetRound *state, ui
     else if (to != state->leader)
       std::memcpy(to + offset, state->leader + offset, bytes);
   }
+  state->copy_ns += hvd::now_ns() - start;
+}
+
+// A stage ends and the next one begins.
+void hvd_net::end_stage(const NetPlan &plan, NetRound *state, hvd::Stage stage) {
+  auto algorithm = plan.view->is_pull() ? hvd::Algorithm::kPull : plan.direct ? hvd::Algorithm::kDirect : hvd::Algorithm::kRing;
+  uint64_t now = hvd::now_ns(), all = now > state->stage_ns ? now - state->stage_ns : 0;
+  if (stage == hvd::Stage::kNetwork && state->copy_ns != 0) {
+    hvd::count_time(&times_, algorithm, hvd::Stage::kCopy, state->copy_ns);
+    all -= std::min(all, state->copy_ns);
+  }
+  hvd::count_time(&times_, algorithm, stage, all);
+  state->stage_ns = now;
 }
 
 void hvd_net::complete(NetPlan *plan, uint64_t round, NetRound *state) {
@@ -153,6 +171,7 @@ void hvd_net::complete(NetPlan *plan, uint64_t round, NetRound *state) {
   for (uint32_t m = 0; m < view.n_members; ++m)
     n_zeros += (view.entry_member(round, m).flags.load(std::memory_order_relaxed) & hvd::kZeros) != 0 ? 1 : 0;
   if (state->zeros != nullptr) own_->free(state->zeros);
+  end_stage(*plan, state, hvd::Stage::kNetwork);
   hvd::complete_round(view, round, state->status);
   for (uint32_t i = 0; i < n_zeros; ++i) hvd::mark_read(site(plan), round);
   hvd::end_net_hold(site(plan), round);

@@ -9,7 +9,8 @@ namespace {
 constexpr uint64_t kSmallestChunk = 32 << 10;
 constexpr uint64_t kLargestChunk = 128 << 10;
 constexpr uint64_t kSmallestRemoteChunk = 128 << 10;
-constexpr uint64_t kLargestRemoteChunk = 512 << 10;
+// Between hosts a chunk costs frames, credits and looks at sockets; what large ones cost is the way of the last one around the ring.
+constexpr uint64_t kLargestRemoteChunk = 2 << 20;
 constexpr uint64_t kMaxPayload = 1ull << 40;
 
 uint64_t align64(uint64_t bytes) { return (bytes + 63) / 64 * 64; }

@@ -1,6 +1,7 @@
-// Prints what rounds between two hosts cost: bench_net [lanes] [spin_us].  Each host is an agent's process with the net and a
+// Prints what rounds between two hosts cost: bench_net [lanes] [spin_us] [bytes].  Each host is an agent's process with the net and a
 // process with one rank, joined over loopback TCP; buffers lie in the arena.  "raw" is the same bytes both ways at once over one
-// connection.  Medians.  Not a test: relative numbers, on an otherwise idle machine.
+// connection.  Medians, and the processor time of all processes of one host, which others on the machine disturb less.  With
+// `bytes` only that size is measured.  Not a test: relative numbers, on an otherwise idle machine.
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
@@ -9,6 +10,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,10 +25,14 @@ using world::NetOptions;
 
 namespace {
 
-constexpr uint64_t kSizes[] = {0, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20, 64 << 20};
+const std::vector<uint64_t> kAllSizes = {0, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20, 64 << 20};
+std::vector<uint64_t> sizes = kAllSizes;
 constexpr uint32_t kSmall = 500;
 
-int repeats_for(uint64_t bytes) { return static_cast<int>(std::clamp<uint64_t>((1u << 29) / (bytes + 1), 9, 1000)); }
+int repeats_for(uint64_t bytes) {
+  uint64_t fewest = sizes.size() == 1 ? 31 : 9;
+  return static_cast<int>(std::clamp<uint64_t>((1u << 29) / (bytes + 1), fewest, 1000));
+}
 
 template <class Body>
 double median_us(int repeats, Body body) {
@@ -38,6 +44,13 @@ double median_us(int repeats, Body body) {
   }
   std::nth_element(times.begin(), times.begin() + repeats / 2, times.end());
   return static_cast<double>(times[static_cast<size_t>(repeats / 2)]) / 1000;
+}
+
+double cpu_us(int who) {
+  rusage used{};
+  getrusage(who, &used);
+  auto us = [](const timeval &time) { return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_usec); };
+  return us(used.ru_utime) + us(used.ru_stime);
 }
 
 void print(const char *what, uint64_t bytes, double us) {
@@ -65,35 +78,40 @@ void exchange(int fd, std::vector<char> &out, std::vector<char> &in, uint64_t by
 void run_raw(int fd, bool first) {
   int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  std::vector<char> out(kSizes[6], 1), in(kSizes[6]);
-  for (uint64_t bytes : kSizes) {
+  std::vector<char> out(kAllSizes.back(), 1), in(kAllSizes.back());
+  for (uint64_t bytes : sizes) {
     if (bytes == 0) continue;
+    double before = cpu_us(RUSAGE_SELF);
     double us = median_us(repeats_for(bytes), [&] { exchange(fd, out, in, bytes); });
-    if (first) print("raw", bytes, us);
+    if (!first) continue;
+    print("raw", bytes, us);
+    std::printf("%41.1f us of processor time each\n", (cpu_us(RUSAGE_SELF) - before) / repeats_for(bytes));
+    std::fflush(stdout);
   }
 }
 
 void run_rank(NetHost &host, const std::vector<uint64_t> &plans, const std::vector<uint64_t> &small) {
   hvd_engine *engine = host.open(0);
-  char *data = static_cast<char *>(hvd_arena_alloc(host.arenas[0], kSizes[6]));
-  std::memset(data, 0, kSizes[6]);
+  char *data = static_cast<char *>(hvd_arena_alloc(host.arenas[0], kAllSizes.back()));
+  std::memset(data, 0, kAllSizes.back());
   for (size_t i = 0; i < plans.size(); ++i) {
-    uint64_t bytes = kSizes[i];
+    uint64_t bytes = sizes[i];
     auto round = [&] { CHECK_EQUAL(world::allreduce(engine, plans[i], data, data, bytes, 0), HVD_OK); };
     round();
     double us = median_us(repeats_for(bytes), round);
     if (host.index == 0) print("sum", bytes, us);
   }
+  if (sizes.size() == 1) return hvd_engine_close(engine);
   auto rested = [&] {
     usleep(1000);
     uint64_t start = hvd::now_ns();
-    CHECK_EQUAL(world::allreduce(engine, plans[1], data, data, kSizes[1], 0), HVD_OK);
+    CHECK_EQUAL(world::allreduce(engine, plans[1], data, data, kAllSizes[1], 0), HVD_OK);
     return static_cast<double>(hvd::now_ns() - start) / 1000;
   };
   std::vector<double> times;
   for (int i = 0; i < 501; ++i) times.push_back(rested());
   std::nth_element(times.begin(), times.begin() + 250, times.end());
-  if (host.index == 0) print("rested sum", kSizes[1], times[250]);
+  if (host.index == 0) print("rested sum", kAllSizes[1], times[250]);
   std::vector<hvd_op> ops(kSmall);
   double us = median_us(21, [&] {
     for (uint32_t i = 0; i < kSmall; ++i)
@@ -119,15 +137,21 @@ void run_host(uint32_t index, const std::vector<int> &lanes, const NetOptions &o
   for (uint32_t lane = 0; lane < lanes.size(); ++lane)
     CHECK_EQUAL(hvd_net_add_peer(host.net, 1 - index, lane, lanes[lane]), HVD_OK);
   std::vector<uint64_t> plans, small;
-  for (uint64_t bytes : kSizes) plans.push_back(add(host, plans.size() + 1, bytes));
+  for (uint64_t bytes : sizes) plans.push_back(add(host, plans.size() + 1, bytes));
   for (uint32_t i = 0; i < kSmall; ++i) small.push_back(add(host, 100 + i, 4096));
   pid_t rank = fork();
   if (rank == 0) {
     run_rank(host, plans, small);
     _exit(0);
   }
+  double before = cpu_us(RUSAGE_SELF);
   CHECK_EQUAL(hvd_net_start(host.net), HVD_OK);
   CHECK(world::exited_well(rank));
+  int repeats = repeats_for(sizes[0]);
+  if (index == 0 && sizes.size() == 1)
+    std::printf("%41.1f us of processor time each: rank %.1f, agent %.1f\n",
+                (cpu_us(RUSAGE_CHILDREN) + cpu_us(RUSAGE_SELF) - before) / repeats, cpu_us(RUSAGE_CHILDREN) / repeats,
+                (cpu_us(RUSAGE_SELF) - before) / repeats);
   hvd_net_info info{};
   CHECK_EQUAL(hvd_net_stat(host.net, &info), HVD_OK);
   if (index == 0)
@@ -144,6 +168,7 @@ int main(int argc, char **argv) {
   options.lanes = argc > 1 ? static_cast<uint32_t>(std::atoi(argv[1])) : 2;
   options.spin_ns = (argc > 2 ? static_cast<uint64_t>(std::atoi(argv[2])) : 20) * 1000;
   options.ping_ms = 1000;
+  if (argc > 3) sizes = {std::strtoull(argv[3], nullptr, 10)};
   int raw[2];
   world::join_by_tcp(0, 0, 0, raw);
   std::vector<int> lanes[2];

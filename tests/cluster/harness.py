@@ -12,10 +12,10 @@
 
 from __future__ import annotations
 
-from tests.cluster.forwarder import Forwarder
-from tests.cluster.loopback import LoopbackCluster, LoopbackHost
-from tests.cluster.namespaces import why_not
-from tests.cluster.netcluster import Cluster, NetworkHost
-from tests.cluster.processes import Process
+from benchmarks.cluster.forwarder import Forwarder
+from benchmarks.cluster.loopback import LoopbackCluster, LoopbackHost
+from benchmarks.cluster.namespaces import why_not
+from benchmarks.cluster.netcluster import Cluster, NetworkHost
+from benchmarks.cluster.processes import Process
 
 __all__ = ["Cluster", "Forwarder", "LoopbackCluster", "LoopbackHost", "NetworkHost", "Process", "why_not"]

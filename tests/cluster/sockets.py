@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.cluster.hosts import Host
+from benchmarks.cluster.hosts import Host
 
 LIMIT_S = 20.0
 SILENCE_S = 0.2  # a sample of a silence that would last for ever

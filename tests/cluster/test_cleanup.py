@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import loopback, namespaces, owners
+from benchmarks.cluster import loopback, namespaces, owners
+from benchmarks.cluster.processes import all_pids
 from tests.cluster.harness import Cluster
-from tests.cluster.processes import all_pids
 from tests.cluster.programs import ROOT, command
 
 pytestmark = [pytest.mark.usefixtures("no_leaks"), pytest.mark.timeout(60)]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.cluster.loopback import marked
+from benchmarks.cluster.processes import all_pids
 from tests.cluster.harness import LoopbackCluster, LoopbackHost, Process
-from tests.cluster.loopback import marked
-from tests.cluster.processes import all_pids
 from tests.cluster.programs import ROOT, command
 from tests.cluster.sockets import reaches
 

@@ -122,31 +122,17 @@ def test_a_connection_that_stays_cut_ends_the_job_on_both_sides(far: tuple[Clust
 def test_agents_end_ranks_that_nobody_asks_for_and_find_the_next_coordinator(fresh: Cluster) -> None:
     mark = uuid.uuid4().hex
     first = fresh.serve("--peer-timeout", "1")
-    fresh.agent("a")
-    launcher = fresh.launch("-np", "2", *SLEEP, variables={MARK: mark})
+    fresh.agent("a", "--coordinator-timeout", "2")
+    launcher = fresh.launch("--coordinator-timeout", "2", "-np", "2", *SLEEP, variables={MARK: mark})
     launcher.out.wait_for("ready", 2)
     first.end(signal.SIGKILL)
     assert launcher.wait() == 1
     assert f"The connection with coordinator {fresh.address} broke" in launcher.err.text
-    fresh.agents["a"].err.wait_for("The ranks of job 1 are ended: the coordinator was silent for")
+    assert "It was not started anew within 2 s, see --coordinator-timeout" in launcher.err.text
+    fresh.agents["a"].err.wait_for("The ranks of job 1 are ended: no coordinator was heard for 6 s")
     assert until(lambda: not marked(mark))
     fresh.serve("--peer-timeout", "1", listen=fresh.address)
     fresh.agents["a"].err.wait_for("Connected with coordinator", 2)
-    assert fresh.run("-np", "2", "true")[0] == 0
-
-
-def test_a_coordinator_that_was_started_anew_ends_what_ran(fresh: Cluster) -> None:
-    mark = uuid.uuid4().hex
-    fresh.serve()
-    fresh.agent("a")
-    launcher = fresh.launch("-np", "2", *SLEEP, variables={MARK: mark})
-    launcher.out.wait_for("ready", 2)
-    assert fresh.coordinator is not None
-    fresh.coordinator.end(signal.SIGKILL)
-    fresh.serve(listen=fresh.address)
-    fresh.agents["a"].err.wait_for("The ranks of job 1 are ended: the coordinator was started anew")
-    assert until(lambda: not marked(mark))
-    assert launcher.wait() == 1
     assert fresh.run("-np", "2", "true")[0] == 0
 
 

@@ -158,5 +158,5 @@ def test_an_agent_that_does_not_listen_may_have_said_why(pair: Pair) -> None:
 def _hello_over(session: Session) -> None:
     """What init says first, over this connection."""
     arena = SimpleNamespace(fd=0, nbytes=1 << 20)
-    process = SimpleNamespace(arena=arena, generation=0, connected=lambda _address: session)
+    process = SimpleNamespace(arena=arena, generation=0, connected=lambda _address, _patience: session)
     _say_hello(read_settings(), cast(Process, process), [])

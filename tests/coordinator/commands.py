@@ -12,6 +12,8 @@
     left RANK [generation=1 reason=TEXT]  exit RANK CODE [signal= left=no lines=TEXT error=TEXT]
     observe AGENT [round=PLAN/ROUND/AGE/MISSING/HOLDERS] [rank=RANK/SUBMITS/BLOCKED/SECONDS/STATE]
                   [on=RANK/PLAN/ROUND/NAME[/CALL]] [used=PLAN]    may be repeated
+    guests AGENT [ID[/RANK[/SIZE]]...] [resting=N]    processes that others have started wait; their pid is 200 + ID
+    gather SIZE                       a launcher waits for such processes
     trips AGENT OTHER:SECONDS...      an agent has measured the way to others
     lost AGENT REASON                 cancel CODE REASON
     wait SECONDS                      time passes, then a tick
@@ -25,12 +27,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 
-from horovod.coordinator.core import AgentLost, Event, JobCancelled, JobSubmitted, Report, Tick
+from horovod.coordinator.core import AgentLost, Event, GatheringOpened, JobCancelled, JobSubmitted, Report, Tick
 from horovod.coordinator.core import events as ev
 from horovod.coordinator.core.mismatch import DTYPES, OPS
 from horovod.coordinator.core.values import (
     Announcement,
     BlockedOn,
+    Guest,
     Kind,
     OpenRound,
     ProcessSet,
@@ -142,6 +145,14 @@ def _held(words: list[str], options: Options) -> ev.Body:
     return ev.Held(plan_id(words[1]), tuple(RankCount(int(rank), int(count)) for rank, count in counts))
 
 
+def _guests(words: list[str], options: Options) -> ev.Body:
+    items = []
+    for word in words[1:]:
+        number, rank, size = word.split("/") + ["-1", "0"][word.count("/") :]
+        items.append(Guest(int(number), 200 + int(number), int(rank), int(size)))
+    return ev.Guests(tuple(items), int(one(options, "resting", "0")))
+
+
 BY_RANK: dict[str, Callable[[list[str], Options], ev.Body]] = {
     "started": lambda words, options: ev.RankStarted(int(words[0]), 100 + int(words[0])),
     "hello": _hello,
@@ -168,10 +179,12 @@ BY_AGENT: dict[str, Callable[[list[str], Options], ev.Body]] = {
     "retired": lambda words, options: ev.PlanRetired(plan_id(words[1])),
     "quiet": lambda words, options: ev.JoinQuiet(tuple(plan_id(word) for word in words[1:])),
     "observe": _observe,
+    "guests": _guests,
     "trips": _trips,
 }
 OTHERS: dict[str, Callable[[list[str]], Event]] = {
     "job": lambda words: JobSubmitted(int(words[0]), tuple(words[1:]) or ("train",)),
+    "gather": lambda words: GatheringOpened(int(words[0])),
     "lost": lambda words: AgentLost(words[0], " ".join(words[1:])),
     "cancel": lambda words: JobCancelled(int(words[0]), " ".join(words[1:])),
     "wait": lambda words: Tick(),

@@ -30,6 +30,7 @@ class Call:
 
     stream: Any
     said: list[Any] = field(default_factory=list)
+    takes: bool = True  # a launcher's: says that it has what it reads
 
     async def send(self, frame: Any) -> None:
         """A frame."""
@@ -42,6 +43,11 @@ class Call:
             if "body" not in frame.DESCRIPTOR.oneofs_by_name:
                 return frame
             body = frame.WhichOneof("body")
+            if isinstance(frame, control_pb2.JobUpdate) and frame.agent and self.takes:
+                taken = control_pb2.OutputTaken(taken={frame.agent: frame.seq})
+                await self.send(control_pb2.JobFrame(taken=taken))
+            if body is None:  # the end of an agent's output
+                continue
             if body in bodies or (not bodies and body != "heartbeat"):
                 return frame
         return None

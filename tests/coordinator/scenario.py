@@ -1,6 +1,7 @@
 """Replays a scenario file: events in, one per line; the commands that follow are logged below it, indented.
 
-``config KEY=VALUE`` in the first line sets limits.  Invariants are checked after every event.
+``config KEY=VALUE`` in the first line sets limits, ``standing SIZE`` the size of jobs that form by
+themselves.  Invariants are checked after every event.
 """
 
 from __future__ import annotations
@@ -9,14 +10,21 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from horovod.coordinator.core import Command, Config, Coordinator, Event, JobEnded, Send
+from horovod.coordinator.core import Command, Config, Coordinator, Event, GatheringSeen, JobEnded, JobFormed, Send
 from horovod.coordinator.core.commands import Host
 from horovod.coordinator.core.mismatch import DTYPES, OPS
+from horovod.coordinator.core.selfstart import SelfStart
 from horovod.coordinator.core.values import Error, ProcessSet, RankPlace, RankRequest, Signature
 
 from tests.coordinator.commands import PLAN_BASE, event, split
 
 INDENT = "    "
+# What agents keep for another coordinator: it is looked at where that is the matter.
+KEPT = {
+    "StartRanks": ("id", "started", "launcher", "limits"),
+    "Refusal": ("id",),
+    "JobFinished": ("rank", "host", "pid", "signal", "last_lines"),
+}
 
 
 class Player:
@@ -38,9 +46,13 @@ class Player:
                 **{key: type(getattr(Config(), key))(value[-1]) for key, value in options.items()}
             )
             return []
+        if word == "standing":
+            self.core.selfstart = SelfStart(int(words[0]))
+            return []
         if word == "up":
             size = self.core.job.size if self.core.job else 0
-            return [text for rank in range(size) for text in self.line(f"started {rank}") + self.line(f"hello {rank}")]
+            steps = ("started", "hello") if self.core.job and not self.core.job.attached else ("hello",)
+            return [text for rank in range(size) for step in steps for text in self.line(f"{step} {rank}")]
         if word == "wait":
             self.now += float(words[0])
         return self.log(event(word, words, options, self._agents(), epoch))
@@ -61,7 +73,7 @@ class Player:
 
 def show(command: Command) -> list[str]:
     """``a: PlanMade plan=p1 ...`` or ``JobEnded code=0``."""
-    if isinstance(command, JobEnded):
+    if isinstance(command, (JobEnded, JobFormed, GatheringSeen)):
         return [_fields(command, skip="cause")]
     sends = [command] if isinstance(command, Send) else command.sends()
     return [f"{send.agent}: {_fields(send.body)}" for send in sends]
@@ -71,7 +83,9 @@ def _fields(value: Any, skip: str = "") -> str:
     parts = [type(value).__name__]
     for field in dataclasses.fields(value):
         # A scenario has few jobs, one after the other, and one secret.
-        if field.name not in ("job", "key", skip):
+        if field.name in ("job", "key", skip, *KEPT.get(parts[0], ())):
+            continue
+        if field.name != "guests" or value.guests:
             parts.append(f"{field.name}={_value(field.name, getattr(value, field.name))}")
     return " ".join(parts)
 

@@ -215,3 +215,17 @@ def test_the_snapshot_shows_no_environment_no_arguments_no_output_and_no_key() -
     shown = json.dumps(coordinator_snapshot(core, 0.0))
     assert '"python"' in shown
     assert "hidden" not in shown
+
+
+def test_processes_that_others_have_started_are_seen() -> None:
+    scene = Scene()
+    values = scene.play("standing 2", "agent a alpha 4", "guests a 1 2/5")
+    assert (values["hvd_self_started_size"], values["hvd_self_started_waiting"]) == (2, 1)
+    waiting = [{"agent": "a", "pid": 201, "rank": None}]
+    wanted = {"size": 2, "attached": False, "waiting": waiting, "waiting_count": 1}
+    assert scene.state()["self_started"] == wanted
+    values = scene.play("guests a 1 3", "guests a", "up")
+    assert (values["hvd_self_started_waiting"], values["hvd_job_ranks"]) == (0, 2)
+    job = scene.state()["job"]
+    assert isinstance(job, dict)
+    assert job["self_started"] is True

@@ -127,7 +127,7 @@ def announce(core: Coordinator, rank: int, signature: Signature, now: float = 0.
 def test_plan_ids_carry_the_incarnation() -> None:
     old, new = started(1), started(1)
     assert new.epoch is not None
-    new.epoch.plans.incarnation = 2
+    new.epoch.plans.prefix = 2
     (first,) = announce(old, 0, VARIANTS[0])
     (second,) = announce(new, 0, VARIANTS[0])
     assert isinstance(first, cmd.PlanMade)

@@ -28,7 +28,7 @@ PER_AGENT = {  # orders that an agent gets in each step
     "an agent is lost": 2,
     "ranks exit": 1,
 }
-WHOLE_JOB = {"the epoch begins"}  # each agent is told of all others
+WHOLE_JOB = {"a job is submitted", "the epoch begins"}  # each agent is told of all others
 
 
 @cache

@@ -37,6 +37,19 @@ def test_the_next_stream_may_come_before_the_end_of_the_last(book: SessionBook) 
     assert book.sessions["a"].stream == 2
 
 
+def test_all_agents_move_data_by_the_same_plane() -> None:
+    book = SessionBook(incarnation=7, peer_timeout_s=10.0)
+    assert book.hello(replace(HELLO, plane="tcp"), 1, 0.0) == Welcome(False)
+    other = replace(HELLO, name="b", instance="other", plane="gloo")
+    text = refusal(book, other)
+    assert "Agent b moves data between hosts by the plane gloo, agent a by tcp" in text
+    assert "--plane" in text
+    assert book.hello(replace(other, plane="tcp"), 2, 1.0) == Welcome(False)
+    assert book.end("b", 2)
+    assert book.end("a", 1)
+    assert book.hello(other, 3, 2.0) == Welcome(False)
+
+
 def test_an_agent_that_has_given_its_session_up_begins_anew(book: SessionBook) -> None:
     assert book.hello(HELLO, 2, 5.0) == Welcome(False, "it has begun a new session")
 

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.cluster.hosts import Host
-from tests.cluster.processes import Process
+from benchmarks.cluster.hosts import Host
+from benchmarks.cluster.processes import Process
 from tests.multi.conftest import Run, _split
 
 READY_S = 40.0

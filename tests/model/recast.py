@@ -7,10 +7,14 @@ from enum import IntEnum
 from types import ModuleType
 from typing import Any
 
+from horovod.agent.core import orders as agent_orders
 from horovod.agent.core import values as agent_values
 from horovod.common.core import Signature
+from horovod.coordinator.core import commands as coordinator_commands
 from horovod.coordinator.core import events as coordinator_events
 from horovod.coordinator.core import values as coordinator_values
+
+OTHER_NAMES = {"CollectiveKind": ("Kind",), "Config": ("JobLimits",), "JobLimits": ("Config",)}
 
 
 def recast(value: Any, modules: tuple[ModuleType, ...]) -> Any:
@@ -27,8 +31,8 @@ def recast(value: Any, modules: tuple[ModuleType, ...]) -> Any:
 
 
 def _class(value: Any, modules: tuple[ModuleType, ...]) -> Any:
-    name = {"CollectiveKind": "Kind"}.get(type(value).__name__, type(value).__name__)
-    return next(getattr(module, name) for module in modules if hasattr(module, name))
+    names = (type(value).__name__, *OTHER_NAMES.get(type(value).__name__, ()))
+    return next(getattr(module, name) for name in names for module in modules if hasattr(module, name))
 
 
 _signatures: dict[Signature, agent_values.Signature] = {}
@@ -40,9 +44,9 @@ def to_agent(value: Any) -> Any:
         if value not in _signatures:
             _signatures[value] = recast(value, (agent_values,))
         return _signatures[value]
-    return recast(value, (agent_values,))
+    return recast(value, (agent_values, agent_orders))
 
 
 def to_coordinator(value: Any) -> Any:
     """Into the coordinator's classes."""
-    return recast(value, (coordinator_values, coordinator_events))
+    return recast(value, (coordinator_values, coordinator_events, coordinator_commands))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ COMMON: dict[str, Any] = {
 
 
 @st.composite
-def plans(draw: st.DrawFn, random_steps: int) -> Plan:
+def plans(draw: st.DrawFn, random_steps: int, restarts: tuple[int, ...] = (0,)) -> Plan:
     """Who moves when."""
     return Plan(
         size=0,
@@ -37,14 +38,13 @@ def plans(draw: st.DrawFn, random_steps: int) -> Plan:
         evictions=draw(st.integers(0, 3)),
         held_up=draw(st.integers(0, 2)),
         fast=draw(st.booleans()),
+        restarts=draw(st.sampled_from(restarts)),
     )
 
 
 def run(job: Job, plan: Plan, **cores: Any) -> World:
     """One world from start to end, compared with the twin."""
-    settled = Plan(
-        job.size, plan.agents, plan.schedule, plan.seed, plan.random_steps, plan.evictions, plan.held_up, plan.fast
-    )
+    settled = replace(plan, size=job.size)
     programs = [lambda world, rank: [Script(job, world, rank).main()] for _ in range(job.size)]
     world = World(settled, programs, **cores)
     world.at_checkpoint = check_silence
@@ -56,6 +56,12 @@ def run(job: Job, plan: Plan, **cores: Any) -> World:
 @given(jobs(), plans(random_steps=3000))
 @settings(max_examples=250, **COMMON)
 def test_model(job: Job, plan: Plan) -> None:
+    run(job, plan)
+
+
+@given(jobs(), plans(random_steps=3000, restarts=(1, 2, 4)))
+@settings(max_examples=250, **COMMON)
+def test_coordinators_that_are_killed_and_started_anew(job: Job, plan: Plan) -> None:
     run(job, plan)
 
 

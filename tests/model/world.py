@@ -22,6 +22,7 @@ from horovod.coordinator.core.commands import Outbox, PlanMade, sends
 from tests.model.board import Block, Board, BoardState, ModelError, Payload
 from tests.model.rank import Condition, Outcome, Rank
 from tests.model.recast import to_agent, to_coordinator
+from tests.model.restart import Restarts
 
 IDLE_S = 0.25
 SILENCE_S = 1.0
@@ -56,6 +57,7 @@ class AgentHost:
     board: Board | None = None
     boards: dict[int, Board] = field(default_factory=dict)  # by epoch, for ranks that are still inside
     busy: Iterator[object] | None = None
+    connected: bool = True
     held_up: int = 0  # PlanRemove answers "not yet" this often
 
 
@@ -71,6 +73,7 @@ class Plan:
     evictions: int = 0
     held_up: int = 0
     fast: bool = True
+    restarts: int = 0
     deadlock_grace_s: float = 10.0
 
 
@@ -89,9 +92,10 @@ class World:
         self.board_class: type[Board] = cores.get("board", Board)
         make_client: Callable[[], ClientCore] = cores.get("client", ClientCore)
         make_agent: Callable[[AgentInfo], AgentCore] = cores.get("agent", AgentCore)
-        self.coordinator: Coordinator = cores.get("coordinator", Coordinator)(
-            Config(stall_check_s=0.0, deadlock_grace_s=plan.deadlock_grace_s)
-        )
+        self._make_coordinator: Callable[..., Coordinator] = cores.get("coordinator", Coordinator)
+        self.config = Config(stall_check_s=0.0, deadlock_grace_s=plan.deadlock_grace_s)
+        self.coordinator = self._make_coordinator(self.config)
+        self.restarts = Restarts(self, plan.restarts, self._random)
         self.shared: dict[int, dict[int, Block]] = {}  # by epoch
         self.plan_members: dict[tuple[int, int], tuple[int, ...]] = {}
         self._threads: dict[tuple[int, object], Generator[Condition, None, None]] = {}
@@ -127,10 +131,10 @@ class World:
         for host in self.agents.values():
             self._carry_out_now(host, host.core.start())
             self._settle_reports(host)
-        self._tell_coordinator(JobSubmitted(self.plan.size, ("program",)))
+        self.submit()
         choices, idle_s = iter(self.plan.schedule), 0.0
         while True:
-            actors = list(self._actors())
+            actors = list(self._actors()) or self.restarts.last_actors()
             if not actors:
                 if self.ended is not None:
                     break
@@ -175,6 +179,7 @@ class World:
                 if host.news:
                     quiet = isinstance(host.news[0], ae.Tick)
                     yield not quiet, lambda host=host: self._begin(host, host.news.popleft()), host.name  # type: ignore[misc]
+                yield from self.restarts.host_actors(host)
                 if host.from_coordinator:
                     yield True, lambda host=host: self._begin(host, self._next_order(host)), host.name  # type: ignore[misc]
                 if host.board is not None and host.board.rang:
@@ -185,6 +190,7 @@ class World:
         for rank in self.ranks:
             if rank.alive:
                 yield from self._rank_actors(rank)
+        yield from self.restarts.actors(self.steps)
         if self._evictions and self.steps >= self._evict_at and self._evictable():
             yield True, self._evict, None
 
@@ -299,7 +305,8 @@ class World:
             rank = self.ranks[command.connection - 1]
             rank.inbox.append(command.body)
         elif isinstance(command, ae.ToCoordinator):
-            host.to_coordinator.append((command.epoch, command.body))
+            if host.connected:
+                host.to_coordinator.append((command.epoch, command.body))
         elif isinstance(command, ae.StartProcess):
             rank = self.ranks[command.rank]
             rank.nonce = command.environment["HVD_SLOT_NONCE"]
@@ -419,7 +426,17 @@ class World:
         while host.to_coordinator:
             self._report(host)
 
+    def new_coordinator(self) -> None:
+        """Another process: it knows nothing, and its incarnation is higher."""
+        self.coordinator = self._make_coordinator(self.config, incarnation=self.coordinator.incarnation + 1)
+
+    def submit(self) -> None:
+        """The job."""
+        self._tell_coordinator(JobSubmitted(self.plan.size, ("program",), id="job"))
+
     def _tell_coordinator(self, event: Any) -> None:
+        if self.restarts.is_down:
+            return
         self._carry(self.coordinator.handle(event, self.now))
         self.coordinator.check_invariants()
 
@@ -433,7 +450,7 @@ class World:
 
     def _evictable(self) -> list[int]:
         epoch = self.coordinator.epoch
-        if epoch is None or epoch.ended is not None:
+        if epoch is None or epoch.ended is not None or self.restarts.is_down:
             return []
         return [plan.id for plan in epoch.plans.table.values() if plan.state.value == "live"]
 
@@ -455,8 +472,7 @@ class World:
         what = {(payload.key, payload.use, payload.content) for payload in payloads}
         if len(what) != 1:
             raise ModelError(f"round {number} of plan {plan} mixes {arrived}")
-        current = self.coordinator.epoch
-        joined = frozenset(current.joined) if current is not None else frozenset()
+        joined = self.restarts.joined()
         zeros = frozenset(rank for rank, payload in arrived.items() if payload is None)
         if not zeros <= joined:
             raise ModelError(

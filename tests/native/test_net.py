@@ -84,6 +84,12 @@ def test_allreduce(hosts: tuple[Host, Host]) -> None:
     info = hosts[0].net.stat()
     assert info is not None
     assert info.rounds_direct == 1
+    times = {(time.algorithm, time.stage): time for time in hosts[0].net.times()}
+    assert {sum(times["direct", stage].counts) for stage in ("wait", "network")} == {1}
+    assert (
+        sum(times["direct", "copy"].counts) == sum(times["ring", "network"].counts) == 0
+    )  # no other member, another way
+    assert 0 < times["direct", "network"].sum_ns < 60e9
     for host in hosts:
         assert host.net.plan_remove(5)
         with pytest.raises(native.InvalidArgument):

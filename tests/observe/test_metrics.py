@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 
 import pytest
 from horovod.agent.metrics import TABLE as AGENT
 from horovod.coordinator.metrics import TABLE as COORDINATOR
 from horovod.observe.loop import LoopWatch
-from horovod.observe.metrics import MOST_LABELS, Kind, Metric, StateCollector, counter, gauge, registry
+from horovod.observe.metrics import MOST_LABELS, Kind, Metric, StateCollector, counter, gauge, histogram, registry
 from horovod.observe.process import TABLE as PROCESS
 from horovod.observe.process import process_collector
 from prometheus_client import generate_latest
@@ -25,7 +26,7 @@ UNITS = ("seconds", "bytes")
 # A word of a name that tells a unit which Prometheus would not have.
 WRONG_UNITS = ("ms", "millis", "us", "kb", "mb", "percent", "minutes")
 FEW_VALUES = {"state", "reason", "result", "collective", "plane", "phase", "stream", "kind"}
-FEW_VALUES |= {"service", "version", "algorithm", "direction"}
+FEW_VALUES |= {"service", "version", "algorithm", "stage", "direction"}
 CAPPED = {"agent", "rank", "neighbour"}  # by MOST_LABELS
 
 
@@ -74,6 +75,22 @@ def test_labels_are_escaped_and_values_keep_their_digits() -> None:
     (family,) = list(parse(text))
     (sample,) = family.samples
     assert (sample.name, sample.labels, sample.value) == ("hvd_x_total", {"agent": strange}, 2**53 - 1)
+
+
+def test_a_histogram_counts_upwards() -> None:
+    metric = histogram("hvd_x_seconds", "X.", "stage")
+    sample = metric.spread([(0.001, 2), (0.5, 0), (math.inf, 3)], 7.5, "copy")
+    text = generate_latest(registry(StateCollector((metric,), lambda: [sample]))).decode()
+    (family,) = list(parse(text))
+    assert family.type == "histogram"
+    found = {(part.name, part.labels.get("le")): part.value for part in family.samples}
+    assert found == {
+        ("hvd_x_seconds_bucket", "0.001"): 2,
+        ("hvd_x_seconds_bucket", "0.5"): 2,
+        ("hvd_x_seconds_bucket", "+Inf"): 5,
+        ("hvd_x_seconds_count", None): 5,
+        ("hvd_x_seconds_sum", None): 7.5,
+    }
 
 
 def test_what_is_beyond_the_bound_goes_together() -> None:

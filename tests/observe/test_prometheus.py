@@ -23,6 +23,7 @@ from horovod.agent.http import agent_pages
 from horovod.agent.metrics import AgentView, Facts
 from horovod.coordinator.http import coordinator_pages
 from horovod.observe.http import Pages
+from horovod.observe.metrics import Kind, Metric
 from prometheus_client import generate_latest
 
 from tests.aio import in_loop
@@ -33,7 +34,16 @@ from tests.observe.client import Answer, read_end, serving
 ROOT = Path(__file__).parents[2]
 PROMETHEUS = ROOT / "docker" / "prometheus"
 GRAFANA = ROOT / "docker" / "grafana"
-METRICS = {metric.name: metric for table in page.SERVICES.values() for metric in table}
+
+
+def series(metric: Metric) -> list[str]:
+    """Names that its values have."""
+    if metric.kind is not Kind.HISTOGRAM:
+        return [metric.name]
+    return [f"{metric.name}_{part}" for part in ("bucket", "sum", "count")]
+
+
+METRICS = {name: metric for table in page.SERVICES.values() for metric in table for name in series(metric)}
 OF_PROMETHEUS = {"instance", "job"}
 NAME = re.compile(r"\bhvd_\w+")
 LIMIT_S = 40.0
@@ -85,7 +95,7 @@ def test_counters_are_never_shown_bare() -> None:
     for expression, _ in expressions():
         for name in NAME.findall(expression):
             is_in_rate = re.search(rf"\b(rate|increase)\({name}\b", expression) is not None
-            assert is_in_rate == name.endswith("_total"), expression
+            assert is_in_rate == (METRICS[name].kind is not Kind.GAUGE), expression
 
 
 def test_dashboards_use_the_datasource_that_is_provisioned() -> None:

@@ -197,6 +197,8 @@ def test_options_without_effect_say_so_once() -> None:
 def test_build_choices_in_the_environment_are_explained() -> None:
     notes = environment_notes({"HOROVOD_GPU_ALLREDUCE": "NCCL", "HOROVOD_CPU_ALLREDUCE": "GLOO", "HOME": "x"})
     assert [note.split(":")[0] for note in notes] == ["HOROVOD_GPU_ALLREDUCE=NCCL", "HOROVOD_CPU_ALLREDUCE=GLOO"]
+    assert "hvd-agent" in notes[1]
+    check_variables({"HOROVOD_CPU_OPERATIONS": "ccl", "HOROVOD_CPU_ALLREDUCE": "MPI"})
     assert environment_notes({"HOROVOD_CONTROLLER": "gloo"}) == []
     assert len(environment_notes({"HOROVOD_CONTROLLER": "mpi"})) == 1
 
@@ -224,7 +226,16 @@ def test_a_launcher_inside_a_rank_does_not_repeat_what_was_said() -> None:
     assert environment_notes({"HVD_SLOT_NONCE": "x", "HOROVOD_TIMELINE": "x.json"}) == []
 
 
-@pytest.mark.parametrize("variables", [{"HVD_SIMD": "foo"}, {"HVD_HELPERS": "-3"}, {"HVD_HELPERS": "many"}])
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"HVD_SIMD": "foo"},
+        {"HVD_HELPERS": "-3"},
+        {"HVD_HELPERS": "many"},
+        {"HOROVOD_CPU_OPERATIONS": "foo"},
+        {"HOROVOD_CPU_ALLREDUCE": "NCCL"},
+    ],
+)
 def test_variables_of_our_own_that_make_no_sense(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     ((name, value),) = variables.items()
     with pytest.raises(UsageProblem, match=f"the environment variable {name} is '{value}', but it must be"):

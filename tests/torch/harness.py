@@ -71,7 +71,7 @@ def _run_on_one_host(np: int, arguments: list[str], variables: dict[str, str]) -
 
 
 def _run_on_hosts(slots: Slots, arguments: list[str], variables: dict[str, str]) -> str:
-    from tests.cluster.loopback import LoopbackCluster
+    from tests.cluster.harness import LoopbackCluster
     from tests.hosts.site import Site
 
     with LoopbackCluster(len(slots)) as cluster:

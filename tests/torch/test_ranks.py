@@ -41,3 +41,13 @@ COMPILE = "tests.torch.checks_compile"
 def test_compiled(topology: Slots, name: str) -> None:
     """torch's compiler warns itself, so here warnings are no errors."""
     expect_passed(topology, (COMPILE,), f"{COMPILE}.{name}", "default")
+
+
+MEMORY = "tests.torch.checks_memory"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", checks_of(MEMORY))
+@pytest.mark.parametrize("topology", [(2,)], indirect=True, ids=_text)
+def test_memory(topology: Slots, name: str) -> None:
+    expect_passed(topology, (MEMORY,), f"{MEMORY}.{name}")

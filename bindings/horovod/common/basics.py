@@ -66,12 +66,24 @@ def _start(sets: Sequence[ProcessSet], check_comm: Callable[[int], None]) -> Non
         raise NotInitializedError(_not_initialized)
     if _client is None:
         settings = config.read_settings()
-        check_comm(settings.size)
+        if settings.size:
+            check_comm(settings.size)
         _client = _make_client(settings, process_sets._distinct_ranks(sets, settings.size))
+        if not settings.size:
+            _check_late(check_comm, _client.size)
         _start_counting_anew()  # a call that failed before init counts on no other rank
     if not _atexit_done:
         atexit.register(leave_at_end)
         _atexit_done = True
+
+
+def _check_late(check_comm: Callable[[int], None], size: int) -> None:
+    """The agent has said how many ranks there are."""
+    try:
+        check_comm(size)
+    except BaseException:
+        _stop()
+        raise
 
 
 def leave_at_end() -> None:

@@ -37,7 +37,10 @@ _STARTERS = (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a process knows before init; ``agent`` is empty where no agent was named."""
+    """What a process knows before init; ``agent`` is empty where no agent was named.
+
+    A process that was started by hand, with an agent but without a nonce, has rank -1 and size 0 unless it was told.
+    """
 
     rank: int
     size: int
@@ -46,6 +49,12 @@ class Settings:
     arena_bytes: int
     dynamic_process_sets: bool
     timeline: str
+    start_timeout_s: float = 0.0
+
+    @property
+    def is_guest(self) -> bool:
+        """Whether the agent is to give this process its rank: it was started by hand, not by a launcher."""
+        return bool(self.agent) and not self.nonce
 
 
 def _integer(name: str, default: int) -> int:
@@ -104,11 +113,30 @@ def lonely_notices() -> list[str]:
     return notices
 
 
+def _place() -> tuple[int, int]:
+    """Rank and size; -1 and 0 where the agent says what they are."""
+    is_guest = bool(os.environ.get("HOROVOD_AGENT")) and not os.environ.get("HVD_SLOT_NONCE")
+    nobody, unknown = (-1, 0) if is_guest else (0, 1)
+    rank, size = _integer("HOROVOD_RANK", nobody), _integer("HOROVOD_SIZE", unknown)
+    if size < unknown or not nobody <= rank or (size > 0 and rank >= size):
+        raise StartError(f"HOROVOD_RANK={rank} and HOROVOD_SIZE={size} name no rank: 0 <= rank < size must hold.")
+    return rank, size
+
+
+def _seconds(name: str) -> float:
+    text = os.environ.get(name, "").strip() or "0"
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise StartError(f"The environment variable {name} is {text!r}, but it must be a number >= 0.")
+    return value
+
+
 def read_settings() -> Settings:
     """The settings as the environment holds them now; raises StartError where a value makes no sense."""
-    rank, size = _integer("HOROVOD_RANK", 0), _integer("HOROVOD_SIZE", 1)
-    if size < 1 or not 0 <= rank < size:
-        raise StartError(f"HOROVOD_RANK={rank} and HOROVOD_SIZE={size} name no rank: 0 <= rank < size must hold.")
+    rank, size = _place()
     arena_bytes = _integer("HVD_ARENA_BYTES", DEFAULT_ARENA_BYTES)
     if arena_bytes < 1 << 20:
         raise StartError(f"HVD_ARENA_BYTES={arena_bytes} is too small: give at least 1048576.")
@@ -123,4 +151,5 @@ def read_settings() -> Settings:
         arena_bytes=arena_bytes,
         dynamic_process_sets=dynamic_process_sets(),
         timeline=os.environ.get("HOROVOD_TIMELINE", ""),
+        start_timeout_s=_seconds("HOROVOD_START_TIMEOUT"),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from horovod.common import basics
 from horovod.common.config import Settings
 from horovod.common.engine import Engine, NativeEngine
 from horovod.common.exceptions import AgentLostError, HorovodInternalError, StartError
+from horovod.common.patience import Patience
 from horovod.common.session import Session, close_descriptors, connect
 from horovod.proto import worker_pb2
 
@@ -27,6 +29,7 @@ __all__ = ["Membership", "Process", "join_epoch"]
 
 PROTOCOL = 1
 _SMALLEST_ARENA_BYTES = 1 << 30
+_LOOK_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +67,12 @@ class Process:
         self.client: AgentClient | None = None
         self.rank = -1
 
-    def connected(self, address: str) -> Session:
-        """The connection to this agent: the one that is there, or a new one."""
+    def connected(self, address: str, patience: Patience | None = None) -> Session:
+        """The connection to this agent: the one that is there, or a new one; with patience also to one that starts late."""
         if self.session is not None and (self.session.lost or self.address != address):
             self.drop_session()
         if self.session is None:
-            self.session, self.address = connect(address), address
+            self.session, self.address = _connect(address, patience), address
         return self.session
 
     def drop_session(self) -> None:
@@ -85,6 +88,18 @@ class Process:
     def trim(self, keep_bytes: int) -> None:
         """Gives free arena memory back to the system, but for that much."""
         self.arena.trim(keep_bytes)
+
+
+def _connect(address: str, patience: Patience | None) -> Session:
+    while True:
+        try:
+            return connect(address, by_hand=patience is not None)
+        except StartError as error:
+            is_late = isinstance(error.__cause__, (FileNotFoundError, ConnectionRefusedError))
+            if patience is None or patience.is_over_for_agent or not is_late:
+                raise
+            patience.text = str(error)
+            time.sleep(min(_LOOK_S, patience.look()))
 
 
 _process: Process | None = None
@@ -129,27 +144,39 @@ def _hello(settings: Settings, process: Process, sets: Sequence[Sequence[int]]) 
             arena_bytes=process.arena.nbytes,
             process_sets=[worker_pb2.ProcessSet(ranks=ranks) for ranks in sets],
             dynamic_process_sets=settings.dynamic_process_sets,
+            size=settings.size if settings.is_guest else 0,
         )
     )
 
 
-def _await_welcome(session: Session) -> tuple[worker_pb2.Welcome, list[int]]:
+def _await_welcome(session: Session, patience: Patience | None = None) -> tuple[worker_pb2.Welcome, list[int]]:
     """The epoch, when all ranks are there; StartError with the agent's words when this process is not wanted."""
-    while True:
-        incoming = session.receive()
-        if incoming is None:
-            continue
-        message, descriptors = incoming
-        kind = message.WhichOneof("body")
-        if kind == "welcome":
-            return message.welcome, descriptors
-        close_descriptors(descriptors)
-        if kind == "rejected":
-            raise StartError(message.rejected.reason)
+    held: list[int] = []  # a Welcome's descriptors may come with what was said just before it
+    try:
+        while True:
+            if patience is not None and not session.wait(patience.look()):
+                continue
+            incoming = session.receive()
+            if incoming is None:
+                continue
+            message, descriptors = incoming
+            held += descriptors
+            kind = message.WhichOneof("body")
+            if kind == "welcome":
+                mine, held = held, []
+                return message.welcome, mine
+            if kind == "rejected":
+                raise StartError(message.rejected.reason)
+            if kind == "waiting" and patience is not None:
+                patience.text = message.waiting.text
+    finally:
+        close_descriptors(held)
 
 
-def _say_hello(settings: Settings, process: Process, sets: Sequence[Sequence[int]]) -> Session:
-    session = process.connected(settings.agent)
+def _say_hello(
+    settings: Settings, process: Process, sets: Sequence[Sequence[int]], patience: Patience | None = None
+) -> Session:
+    session = process.connected(settings.agent, patience)
     pidfd = os.pidfd_open(os.getpid())
     try:
         session.send(_hello(settings, process, sets), [pidfd, process.arena.fd])
@@ -165,9 +192,10 @@ def _say_hello(settings: Settings, process: Process, sets: Sequence[Sequence[int
 def join_epoch(settings: Settings, sets: Sequence[Sequence[int]]) -> tuple[Process, Membership, Engine]:
     """Says Hello and waits until the epoch has formed.  Leaves nothing half-done behind when it raises."""
     process = _this_process(settings)
+    patience = Patience(settings.start_timeout_s) if settings.is_guest else None
     try:
-        session = _say_hello(settings, process, sets)
-        welcome, descriptors = _await_welcome(session)
+        session = _say_hello(settings, process, sets, patience)
+        welcome, descriptors = _await_welcome(session, patience)
         engine = _open_board(process, welcome, descriptors)
     except AgentLostError as error:
         process.drop_session()

@@ -107,12 +107,12 @@ def _check_ranks(ranks: Sequence[int], size: int, what: str) -> None:
         raise UsageError(f"{what} has no ranks.")
     if len(set(ranks)) != len(ranks):
         raise UsageError(f"{what} names a rank twice: {list(ranks)}.")
-    if ranks[0] < 0 or ranks[-1] >= size:
+    if ranks[0] < 0 or (ranks[-1] >= size > 0):
         raise UsageError(f"{what} has ranks {list(ranks)}, but this job has ranks 0 to {size - 1}.")
 
 
 def _distinct_ranks(sets: Sequence[ProcessSet], size: int) -> list[list[int]]:
-    """The rank lists to register, in order, without repetitions and without the global set."""
+    """The rank lists to register, in order, without repetitions and without the global set; ``size`` 0: not known yet."""
     seen = {tuple(range(size))}
     distinct = []
     for index, process_set in enumerate(sets):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import array
 import contextlib
 import os
+import select
 import socket
 import struct
 import threading
@@ -56,8 +57,11 @@ def close_descriptors(descriptors: Sequence[int]) -> None:
             os.close(descriptor)
 
 
-def connect(address: str) -> Session:
-    """Opens the connection that HOROVOD_AGENT names: ``unix:@name`` (abstract) or ``unix:/path``."""
+def connect(address: str, by_hand: bool = False) -> Session:
+    """Opens the connection that HOROVOD_AGENT names: ``unix:@name`` (abstract) or ``unix:/path``.
+
+    ``by_hand``: this process was not started by a launcher.  StartError when there is no agent; its cause says why.
+    """
     scheme, _, name = address.partition(":")
     if scheme != "unix" or not name:
         raise StartError(f"HOROVOD_AGENT={address!r} names no agent: unix:@name or unix:/path is expected.")
@@ -70,10 +74,23 @@ def connect(address: str) -> Session:
     except OSError as error:
         sock.close()
         raise StartError(
-            f"The agent at {address} can't be reached ({error.strerror or error}). It has ended, or HOROVOD_AGENT was "
-            "inherited from another job: start the program with horovodrun."
+            f"The agent at {address} can't be reached ({error.strerror or error}). {_advice(error, by_hand)}"
         ) from error
     return Session(sock)
+
+
+def _advice(error: OSError, by_hand: bool) -> str:
+    if not by_hand:
+        return "It has ended, or HOROVOD_AGENT was inherited from another job: start the program with horovodrun."
+    if isinstance(error, PermissionError):
+        return (
+            f"This process runs as user {os.getuid()}: start it as the user of hvd-agent, or hvd-agent with --allow-uid "
+            f"{os.getuid()}."
+        )
+    return (
+        "HOROVOD_AGENT must be what hvd-agent was told with --socket, in the same network namespace for @names, in a folder "
+        "that this process sees for paths."
+    )
 
 
 class Session:
@@ -117,6 +134,14 @@ class Session:
         message = self._ready.pop(0)
         descriptors, self._descriptors = self._descriptors, []
         return message, descriptors
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether ``receive`` has something to do, now or within that time."""
+        if self._ready:
+            return True
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        return bool(poll.poll(timeout_s * 1000))
 
     def _read_some(self) -> bool:
         space = socket.CMSG_SPACE(_MAX_DESCRIPTORS * 4)

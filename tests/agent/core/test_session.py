@@ -90,12 +90,22 @@ def test_sides_that_count_differently_begin_anew(uplink: s.Uplink) -> None:
     assert uplink.handle(NEW, 1.1) == [s.Begin()]
 
 
-def test_a_coordinator_that_was_started_anew_ends_what_ran(uplink: s.Uplink) -> None:
+def test_a_coordinator_that_was_started_anew_is_told_what_runs(uplink: s.Uplink) -> None:
     up(uplink)
     uplink.handle(s.Broken("reset"), 1.0)
     uplink.handle(s.Dialled(), 1.0)
-    expected = [s.Abandon("the coordinator was started anew"), s.Begin()]
-    assert uplink.handle(s.Welcomed(8, False, 10.0), 1.0) == expected
+    assert uplink.handle(s.Welcomed(8, False, 10.0), 1.0) == [s.Begin(presents=True)]
+
+
+def test_who_waits_for_a_coordinator_dials_often(uplink: s.Uplink) -> None:
+    up(uplink)
+    pauses = []
+    for _ in range(8):
+        *_, dial = uplink.handle(s.Broken("refused", 1.0), 0.0)
+        assert isinstance(dial, s.Dial)
+        pauses.append(dial.after_s)
+        uplink.handle(s.Dialled(), 0.0)
+    assert max(pauses) == 2.5  # a quarter of the coordinator's time-out
 
 
 def test_a_coordinator_that_has_given_the_agent_up_ends_what_ran(uplink: s.Uplink) -> None:
@@ -118,6 +128,7 @@ def test_an_older_coordinator_and_one_that_confuses_sessions_are_not_obeyed(
 
 
 def test_a_silent_stream_is_given_up_and_a_silent_coordinator_leaves_orphans(uplink: s.Uplink) -> None:
+    uplink.coordinator_timeout_s = 16.0
     up(uplink)
     for second in range(1, 11):
         assert uplink.handle(s.Tick(), float(second)) == []
@@ -126,7 +137,7 @@ def test_a_silent_stream_is_given_up_and_a_silent_coordinator_leaves_orphans(upl
     found: list[s.Command] = []
     for second in range(11, 20):
         found += uplink.handle(s.Tick(), float(second))
-    assert found == [s.Abandon("the coordinator was silent for 16 s")]
+    assert found == [s.Abandon("no coordinator was heard for 16 s, see --coordinator-timeout")]
     uplink.handle(s.Dialled(), 20.0)
     assert uplink.handle(NEW, 20.0) == [s.Begin()]
 

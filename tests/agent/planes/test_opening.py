@@ -9,8 +9,9 @@ from horovod.agent.core import events as ev
 from horovod.agent.core.values import Host
 from horovod.agent.planes import sockets
 from horovod.agent.planes.links import Link, Links
+from horovod.agent.planes.opening import PlaneOptions
 from horovod.agent.planes.tcp import TcpOptions
-from horovod.agent.shell import AgentOptions, AgentOutputs, AgentShell, PlaneOptions
+from horovod.agent.shell import AgentOptions, AgentOutputs, AgentShell
 from horovod.proto import control_pb2
 
 from tests.aio import in_loop

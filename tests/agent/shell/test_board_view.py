@@ -132,7 +132,7 @@ def test_rounds_at_the_limit_do_not_count(ranks: Ranks) -> None:
 def test_rounds_with_other_hosts_go_by_their_plane(ranks: Ranks) -> None:
     remote = ev.RemotePart((0, 1))
     books = ranks.room._require().books
-    books.opened(ev.PlanAdd(9, 0, 7, 1, 1.0, 1.0, 4, 2, (0,), remote, "broadcast", 4))
+    books.opened(ev.PlanAdd(9, 0, 7, 1, 1.0, 1.0, 4, 2, (0,), remote, "broadcast", 4), "tcp")
     books.arrived(9, (5,))
     books.arrived(9, ())
     del books.accounts[9]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from dataclasses import dataclass, field
 
 from horovod import native
@@ -132,9 +134,27 @@ def test_every_metric_of_the_table_can_have_a_value() -> None:
     tally.ran("allreduce", "local", 1, 4)
     tally.output_bytes["stdout"] += 5
     tally.sent_bytes["b"] = tally.received_bytes["b"] = tally.net["writes"] = 1
+    tally.retransmits["b"] = tally.stages["ring", "copy", 3] = 1
     facts = Facts(lambda: True, lambda: 2, lambda: {"reports": 5})
-    values = values_of(agent_collector(view_of(shell_in_an_epoch(), tally), facts))
-    assert {name.partition("{")[0] for name in values} == {metric.name for metric in TABLE}
+    view = dataclasses.replace(view_of(shell_in_an_epoch(), tally), lobby=lambda: ("unix:/x", 2))
+    assert agent_snapshot(view)["lobby"] == {"address": "unix:/x", "waiting": 2}
+    values = values_of(agent_collector(view, facts))
+    assert values["hvd_agent_waiting_processes"] == 2
+    names = {re.sub("_(bucket|sum|count)$", "", name.partition("{")[0]) for name in values}
+    assert names == {metric.name for metric in TABLE}
+
+
+def test_stages_of_rounds_are_told_in_seconds() -> None:
+    tally = Tally()
+    tally.stages.update({("direct", "wait", 0): 2, ("direct", "wait", 1): 1, ("direct", "wait", 23): 4})
+    tally.stage_ns["direct", "wait"] = 2_500_000_000
+    values = values_of(agent_collector(view_of(None, tally)))
+    of_stage = {name: value for name, value in values.items() if name.startswith("hvd_agent_net_stage_seconds")}
+    label = 'algorithm="direct",stage="wait"'
+    assert of_stage[f"hvd_agent_net_stage_seconds_sum{{{label}}}"] == 2.5
+    buckets = [value for name, value in of_stage.items() if "_bucket" in name]
+    assert buckets == [3] * 11 + [7]
+    assert f'hvd_agent_net_stage_seconds_bucket{{{label},le="2.048e-06"}}' in of_stage
 
 
 def test_ready_means_registered() -> None:

@@ -11,7 +11,7 @@ import grpc
 from horovod.agent.relay import Relay, RelayOptions
 from horovod.proto import control_pb2
 from horovod.proto.security import Address, Security
-from horovod.proto.services import handlers, server_options
+from horovod.proto.services import admit, handlers, server_options
 
 T = TypeVar("T")
 Word = control_pb2.OutputWord
@@ -29,6 +29,7 @@ class Coordinator:
         self.hellos: list[control_pb2.OutputHello] = []
 
     async def output(self, context: Any) -> None:
+        await admit(context)
         self.hellos.append((await context.read()).hello)
         await (self._behaviours.pop(0) if self._behaviours else self.all)(context)
 

@@ -12,9 +12,9 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from tests.cluster import processes
-from tests.cluster.forwarder import Forwarder
-from tests.cluster.processes import LIMIT_S, Process
+from benchmarks.cluster import processes
+from benchmarks.cluster.forwarder import Forwarder
+from benchmarks.cluster.processes import LIMIT_S, Process
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class Host(ABC):
         ``env`` comes on top of this process's environment.
         """
         done = subprocess.run(
-            self._wrapped(argv),
+            self.wrapped(argv),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -61,7 +61,7 @@ class Host(ABC):
     def start(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str | None = None) -> Process:
         """Starts a program; it ends with the cluster at the latest, its children too."""
         title = f"{' '.join(argv)[:60]} on {self.name}"
-        process = Process(self._wrapped(argv), title, self._environment(env), cwd)
+        process = Process(self.wrapped(argv), title, self._environment(env), cwd)
         self.processes.append(process)
         return process
 
@@ -103,7 +103,7 @@ class Host(ABC):
         """Its processes, however they were started."""
 
     @abstractmethod
-    def _wrapped(self, argv: Sequence[str]) -> list[str]: ...
+    def wrapped(self, argv: Sequence[str]) -> list[str]: ...
 
     @abstractmethod
     def _environment(self, more: Mapping[str, str] | None) -> dict[str, str]: ...

@@ -13,8 +13,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
 
-from tests.cluster import owners, processes
-from tests.cluster.hosts import BaseCluster, Host, environment
+from benchmarks.cluster import owners, processes
+from benchmarks.cluster.hosts import BaseCluster, Host, environment
 
 T = TypeVar("T")
 MOST_HOSTS = 200
@@ -36,7 +36,7 @@ class LoopbackHost(Host):
     def pids(self) -> list[int]:
         return marked(lambda mark: mark == self.mark)
 
-    def _wrapped(self, argv: Sequence[str]) -> list[str]:
+    def wrapped(self, argv: Sequence[str]) -> list[str]:
         return list(argv)
 
     def _environment(self, more: Mapping[str, str] | None) -> dict[str, str]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TypeVar
 
-from tests.cluster import owners, processes
+from benchmarks.cluster import owners, processes
 
 T = TypeVar("T")
 FOLDER = Path("/run/netns")

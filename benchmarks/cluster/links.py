@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tests.cluster.namespaces import call
+from benchmarks.cluster.namespaces import call
 
 DEVICE = "eth0"
 _FAMILIES = {"iptables": "", "ip6tables": "! -p ipv6-icmp"}

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TypeVar
 
-from tests.cluster import links, namespaces, owners
-from tests.cluster.forwarder import Forwarder, original_target
-from tests.cluster.hosts import BaseCluster, Host, environment
+from benchmarks.cluster import links, namespaces, owners
+from benchmarks.cluster.forwarder import Forwarder, original_target
+from benchmarks.cluster.hosts import BaseCluster, Host, environment
 
 T = TypeVar("T")
 MOST_HOSTS = 200
@@ -68,7 +68,7 @@ class NetworkHost(Host):
     def pids(self) -> list[int]:
         return namespaces.pids(self.namespace)
 
-    def _wrapped(self, argv: Sequence[str]) -> list[str]:
+    def wrapped(self, argv: Sequence[str]) -> list[str]:
         return ["ip", "netns", "exec", self.namespace, *_NAMED, self.name, *argv]
 
     def _environment(self, more: Mapping[str, str] | None) -> dict[str, str]:

@@ -1,0 +1,195 @@
+"""A coordinator that was started anew: whom it waits for, what it takes over, whom it sends away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from horovod.coordinator.core import (
+    Command,
+    Config,
+    Coordinator,
+    JobAdopted,
+    JobEnded,
+    JobSubmitted,
+    Report,
+    Send,
+    Tick,
+)
+from horovod.coordinator.core import commands as cmd
+from horovod.coordinator.core import events as ev
+from horovod.coordinator.core.job import RankPhase
+from horovod.coordinator.core.sessions import PROTOCOL, Hello, Refusal, SessionBook, Welcome
+from horovod.coordinator.core.values import Announcement, Kind, ProcessSet, RankPlace, RankRequest, Signature
+from horovod.coordinator.http import coordinator_pages
+from horovod.observe.http import Pages
+
+PLACES = (RankPlace(0, "a", "host-a", 0, 1, 0, 2), RankPlace(1, "b", "host-b", 0, 1, 1, 2))
+START = cmd.StartRanks(("train",), {}, "", 2, PLACES, 3, (), "job", 7, "me@here", Config(stall_check_s=5.0))
+GLOBAL = ProcessSet(0, (0, 1))
+EPOCH = cmd.EpochStart(PLACES, (GLOBAL,), (cmd.Host("a", "host-a"), cmd.Host("b", "host-b")), b"key")
+X, Y = (Signature(Kind.ALLREDUCE, f"allreduce.{name}", shapes=((4,),)) for name in "xy")
+PLAN = (7 << 40) + 5
+
+
+def rank(number: int, **other: object) -> ev.RankPresented:
+    fields = {"pid": 100 + number, "epoch": 4, "hello": (ev.RankHello(number, 1),), **other}
+    return ev.RankPresented(number, **fields)  # type: ignore[arg-type]
+
+
+def part(**other: object) -> ev.EpochPresented:
+    return ev.EpochPresented(**{"sets": (GLOBAL,), **other})  # type: ignore[arg-type]
+
+
+def presented(number: int, epoch: ev.EpochPresented | None = None, **other: object) -> ev.Presented:
+    fields = {"ranks": (rank(number),), "last_epoch": 4, "epoch_start": (EPOCH,), **other}
+    return ev.Presented("job", (START,), epoch=(epoch or part(),), **fields)  # type: ignore[arg-type]
+
+
+class Started:
+    """A coordinator that knows nothing yet."""
+
+    def __init__(self) -> None:
+        self.core = Coordinator(incarnation=9, patience_s=15.0)
+        self.now = 100.0
+
+    def tell(self, event: ev.Event) -> list[Command]:
+        said = self.core.handle(event, self.now)
+        self.core.check_invariants()
+        return said
+
+    def come(self, agent: str, presents: bool = True) -> list[Command]:
+        return self.tell(Report(agent, 0, ev.Register(agent, f"host-{agent}", 1, presents=presents)))
+
+    def present(self, agent: str, body: ev.Presented) -> list[Command]:
+        return self.come(agent) + self.tell(Report(agent, 0, body))
+
+
+def orders(commands: Iterable[Command]) -> list[tuple[str, object]]:
+    sent = [(send.agent, send.body) for send in cmd.sends(commands)]
+    return [(agent, body) for agent, body in sent if not isinstance(body, cmd.Registered)]
+
+
+def test_nothing_is_ordered_before_all_agents_of_the_job_are_back() -> None:
+    world = Started()
+    assert world.present("a", presented(0)) == []
+    announced = ev.Announcements((Announcement(0, 1, X),))
+    assert world.tell(Report("a", 4, announced)) == []
+    assert world.core.adoption is not None
+    said = world.present("b", presented(1, part(announcements=(Announcement(1, 8, X),))))
+    (adopted,) = (c for c in said if isinstance(c, JobAdopted))
+    assert adopted == JobAdopted("job", 3, 2, ("train",), "me@here", ("a", "b"), world.core.handled)
+    made = [body for _, body in orders(said) if isinstance(body, cmd.PlanMade)]
+    assert {body.requests for body in made} == {(RankRequest(0, 1),), (RankRequest(1, 8),)}
+    assert world.core.job is not None
+    assert world.core.epoch is not None
+    assert (world.core.epoch.number, world.core.jobs, world.core.tally.jobs_adopted) == (4, 3, 1)
+    assert world.core.config.stall_check_s == 5.0
+
+
+def test_an_agent_that_does_not_come_back_is_lost_and_sent_away_later() -> None:
+    world = Started()
+    world.present("a", presented(0))
+    world.now += 14.9
+    assert world.tell(Tick()) == []
+    world.now += 0.2
+    said = orders(world.tell(Tick()))
+    assert any(isinstance(body, cmd.EndEpoch) for _, body in said)
+    late = orders(world.present("b", presented(1)))
+    assert [type(body) for _, body in late[-2:]] == [cmd.StopRanks, cmd.JobFinished]
+
+
+def test_an_agent_that_was_started_anew_too_has_lost_its_ranks() -> None:
+    world = Started()
+    world.present("a", presented(0))
+    said = world.come("b", presents=False)
+    assert any(isinstance(body, cmd.EndEpoch) for _, body in orders(said))
+    assert world.core.job is not None
+    assert world.core.job.ranks[1].phase is RankPhase.GONE
+
+
+def test_what_one_agent_was_told_is_told_to_the_other() -> None:
+    world = Started()
+    plan = ev.PlanPresented(PLAN, X, (0, 1))
+    world.present("a", presented(0, part(plans=(plan,), highest_plan=PLAN)))
+    mine = (Announcement(1, 8, X), Announcement(1, 9, Y))
+    said = orders(world.present("b", presented(1, part(announcements=mine))))
+    assert said == [("b", cmd.PlanMade(PLAN, X, (RankRequest(1, 8),)))]
+    made = orders(world.tell(Report("a", 4, ev.Announcements((Announcement(0, 3, Y),)))))
+    assert all(isinstance(body, cmd.PlanMade) and body.plan > PLAN + (1 << 39) for _, body in made)
+
+
+def test_a_limit_that_one_agent_knows_holds_for_all_even_if_its_plan_is_gone_there() -> None:
+    world = Started()
+    world.present("a", presented(0, part(highest_plan=PLAN, retired=(cmd.RetirePlan(PLAN, 6),))))
+    held = ev.PlanPresented(PLAN, X, (0, 1), held=True)
+    said = orders(world.present("b", presented(1, part(plans=(held,), highest_plan=PLAN))))
+    assert said == [("b", cmd.RetirePlan(PLAN, 6))]
+
+
+def test_a_plan_on_its_way_to_a_limit_is_held_again() -> None:
+    world = Started()
+    live, held = (ev.PlanPresented(PLAN, X, (0, 1), held=state) for state in (False, True))
+    world.present("a", presented(0, part(plans=(live,), highest_plan=PLAN)))
+    said = orders(world.present("b", presented(1, part(plans=(held,), highest_plan=PLAN))))
+    assert sorted(said, key=str) == [("a", cmd.Hold(PLAN)), ("b", cmd.Hold(PLAN))]
+
+
+def test_the_first_failure_is_the_one_that_happened_first() -> None:
+    world = Started()
+    late = rank(0, exited=(ev.RankExited(0, 100, 1, left=False),), exited_s=1.0)
+    first = rank(1, exited=(ev.RankExited(1, 101, 137, 9, left=False),), exited_s=8.0)
+    world.present("a", presented(0, ranks=(late,)))
+    (end,) = (c for c in world.present("b", presented(1, ranks=(first,))) if isinstance(c, JobEnded))
+    assert (end.code, end.rank, end.signal) == (137, 1, 9)
+
+
+def test_an_agent_that_never_heard_of_the_job_starts_its_ranks() -> None:
+    world = Started()
+    fresh = ev.RankPresented(0, 100)
+    world.present("a", ev.Presented("job", (START,), ranks=(fresh,)))
+    said = orders(world.present("b", ev.Presented("an earlier one")))
+    assert [(agent, type(body)) for agent, body in said] == [("b", cmd.StartRanks)]
+
+
+def test_the_end_of_a_job_is_remembered_for_its_launcher() -> None:
+    world = Started()
+    finished = ev.FinishedJob(
+        "job", 3, "Rank 1 exited with code 3.", 1, "host-b", 101, has_output=True, job=3, started=7
+    )
+    world.present("a", ev.Presented("job", finished=(finished,)))
+    said = world.present("b", presented(1))
+    assert [type(c) for c in said if not isinstance(c, Send | cmd.Cast)] == [JobAdopted, JobEnded]
+    assert ("b", cmd.JobFinished(3, "Rank 1 exited with code 3.", 1, "host-b", 101)) in orders(said)
+    assert world.core.results["job"].code == 3
+    assert world.tell(JobSubmitted(1, ("next",))) != []
+
+
+def hello(incarnation: int, name: str = "a") -> Hello:
+    return Hello(PROTOCOL, "x", name, f"host-{name}", 1, f"instance-{name}", incarnation)
+
+
+def test_a_clock_that_was_set_back_does_not_keep_agents_away() -> None:
+    book = SessionBook(50, 10.0)
+    assert isinstance(book.hello(hello(70), 1, 0.0), Welcome)
+    assert book.incarnation == 71
+
+
+def test_a_coordinator_that_was_replaced_does_not_take_agents_back() -> None:
+    book = SessionBook(50, 10.0)
+    assert isinstance(book.hello(hello(0), 1, 0.0), Welcome)
+    refusal = book.hello(hello(70, "b"), 2, 0.0)
+    assert isinstance(refusal, Refusal)
+    assert "started later" in refusal.text
+    assert book.incarnation == 50
+
+
+def test_it_is_not_ready_while_it_waits() -> None:
+    async def reason() -> tuple[str, str]:
+        world = Started()
+        pages: Pages = coordinator_pages(world.core, lambda: world.now, lambda: True)
+        before = pages.reason_not_ready()
+        world.present("a", presented(0))
+        return before, pages.reason_not_ready()
+
+    assert asyncio.run(reason()) == ("", "agents of an earlier coordinator are awaited")

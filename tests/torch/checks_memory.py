@@ -1,0 +1,52 @@
+"""Long runs of one kind of step: memory stays where it is (P60), and large objects arrive whole (S11)."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+
+import horovod.torch as hvd
+import psutil
+import torch
+
+STEPS, SETTLED, GROWTH_BYTES = 1000, 200, 20 << 20
+
+
+def resident() -> int:
+    gc.collect()
+    return int(psutil.Process().memory_info().rss)
+
+
+def check_training_keeps_its_memory() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 8))
+    model = hvd.SyncBatchNorm.convert_sync_batchnorm(model)
+    optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.001))
+    before = 0
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        (model(torch.randn(4, 64)) ** 2).mean().backward()
+        optimizer.step()
+        if step == SETTLED:
+            before = resident()
+    assert resident() - before < GROWTH_BYTES
+
+
+def check_operations_keep_their_memory() -> None:
+    before = 0
+    for step in range(STEPS):
+        x = torch.ones(100 + step % 97, 10, requires_grad=True)
+        hvd.allgather(x[: 1 + (step + hvd.rank()) % 90]).sum().backward()
+        hvd.allreduce(x, name=f"loss.{step}")
+        hvd.synchronize(hvd.allreduce_async(x.detach()))
+        hvd.broadcast_object({"step": step}, 0)
+        hvd.barrier()
+        if step == SETTLED:
+            before = resident()
+    assert resident() - before < GROWTH_BYTES
+
+
+def check_large_objects() -> None:
+    payload = bytes([hvd.rank()]) * (100 << 20)
+    digests = hvd.allgather_object(hashlib.sha256(payload).hexdigest())
+    received = hvd.allgather_object(payload)
+    assert [hashlib.sha256(part).hexdigest() for part in received] == digests
