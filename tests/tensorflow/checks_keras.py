@@ -5,6 +5,7 @@ Each check trains on its rank's half of a batch, and compares with a plain optim
 
 from __future__ import annotations
 
+import pickle
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -57,6 +58,16 @@ def fit(trained: Any, optimizer: Any, x: Any, y: Any, batch: int, epochs: int = 
     return trained.fit(x, y, batch_size=batch, epochs=epochs, shuffle=False, verbose=0)
 
 
+def steps(net: Any, optimizer: Any, x: Any, y: Any, count: int = 3, batch: int = ROWS) -> None:
+    """What ``fit`` does, eagerly: faster where little is trained, and another way to the same weights."""
+    for _ in range(count):
+        for start in range(0, len(x), batch):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((net(x[start : start + batch]) - y[start : start + batch]) ** 2)
+            grads = tape.gradient(loss, net.trainable_variables)
+            optimizer.apply(grads, net.trainable_variables)
+
+
 OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "sgd": lambda: keras.optimizers.SGD(0.1),
     "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
@@ -70,7 +81,7 @@ def check_fit_gives_the_weights_of_one_process() -> None:
     x, y = data()
     for name, make in OPTIMIZERS.items():
         plain, trained = model(), model()
-        fit(plain, make(), x, y, ROWS)
+        steps(plain, make(), x, y)
         fit(trained, hvd.DistributedOptimizer(make()), mine(x), mine(y), ROWS // hvd.size())
         # Lion steps by the sign of tiny sums: where they round differently it differs by whole steps.
         assert_like(trained, plain, 1e-5 if name != "lion" else 0.07)
@@ -78,21 +89,11 @@ def check_fit_gives_the_weights_of_one_process() -> None:
 
 def check_eager_steps_give_the_weights_of_one_process() -> None:
     x, y = data()
-    for make in OPTIMIZERS.values():
+    for name, make in OPTIMIZERS.items():
         plain, trained = model(), model()
-        optimizers = make(), hvd.DistributedOptimizer(make())
-        for optimizer, net, inputs, outputs in [
-            (optimizers[0], plain, x, y), (optimizers[1], trained, mine(x), mine(y)),
-        ]:  # fmt: skip
-            for step in range(3):
-                with tf.GradientTape() as tape:
-                    loss = tf.reduce_mean((net(inputs) - outputs) ** 2)
-                grads = tape.gradient(loss, net.trainable_variables)
-                if step == 1:
-                    optimizer.apply_gradients(zip(grads, net.trainable_variables, strict=True))
-                else:
-                    optimizer.apply(grads, net.trainable_variables)
-        assert_like(trained, plain, 1e-5)
+        steps(plain, make(), x, y)
+        steps(trained, hvd.DistributedOptimizer(make()), mine(x), mine(y))
+        assert_like(trained, plain, 1e-5 if name != "lion" else 0.07)
 
 
 class OwnStep(keras.Model):
@@ -200,7 +201,7 @@ def check_keras_accumulation() -> None:
     for make in (lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2, clipnorm=0.1),
                  lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=2)):  # fmt: skip
         plain, trained = model(), model()
-        fit(plain, make(), x, y, 4)
+        steps(plain, make(), x, y, batch=4)
         fit(trained, hvd.DistributedOptimizer(make()), mine(x), mine(y), 2)
         assert_like(trained, plain, 1e-5)
 
@@ -315,36 +316,34 @@ def check_saved_models_need_nothing_of_us() -> None:
     """Row S43: the file names Keras's classes; ours are put over them when a model is loaded here."""
     x, y = data()
     for make in (lambda: keras.optimizers.Adam(0.01), lambda: OwnSgd(0.1, momentum=0.9)):
-        plain, trained = model(), model()
-        fit(plain, make(), x, y, ROWS)
+        plain, trained, other = model(), model(), make()
+        steps(plain, other, x, y)
         fit(trained, hvd.DistributedOptimizer(make()), mine(x), mine(y), ROWS)
         with tempfile.TemporaryDirectory() as folder:
             path = str(Path(folder) / "model.keras")
             trained.save(path)
             loaded = keras.models.load_model(path)
-            assert type(loaded.optimizer) is type(plain.optimizer)
-            for wrapped in (hvd.load_model(path), hvd.load_model(path, custom_optimizers=[OwnSgd])):
-                state = zip(wrapped.optimizer.variables, trained.optimizer.variables, strict=True)
-                assert all(np.array_equal(a, b) for a, b in state)
-                wrapped.fit(mine(x), mine(y), batch_size=ROWS, epochs=1, shuffle=False, verbose=0)
-                with pytest.raises(ValueError, match="already"):
-                    hvd.DistributedOptimizer(wrapped.optimizer)
-                reference = keras.models.clone_model(plain)
-                reference.set_weights(weights(trained))
-                assert_everywhere_the_same(*weights(wrapped))
-        plain.fit(x, y, batch_size=ROWS, epochs=1, shuffle=False, verbose=0)
+            assert type(loaded.optimizer) is type(other)
+            wrapped = hvd.load_model(path, custom_optimizers=[OwnSgd])
+        assert type(pickle.loads(pickle.dumps(trained)).optimizer) is type(other)
+        state = zip(wrapped.optimizer.variables, trained.optimizer.variables, strict=True)
+        assert all(np.array_equal(a, b) for a, b in state)
+        wrapped.fit(mine(x), mine(y), batch_size=ROWS, epochs=1, shuffle=False, verbose=0)
+        with pytest.raises(ValueError, match="already"):
+            hvd.DistributedOptimizer(wrapped.optimizer)
+        steps(plain, other, x, y, 1)
         assert_like(wrapped, plain, 1e-5)
 
 
 def check_wrapping_a_built_optimizer_keeps_its_state() -> None:
     x, y = data()
-    plain, trained = model(), model()
-    fit(plain, keras.optimizers.Adam(0.01), x, y, ROWS)
-    fit(trained, keras.optimizers.Adam(0.01), x, y, ROWS)
-    kept = trained.optimizer
+    plain, trained, other = model(), model(), keras.optimizers.Adam(0.01)
+    kept = keras.optimizers.Adam(0.01)
+    steps(plain, other, x, y)
+    steps(trained, kept, x, y)
     assert hvd.DistributedOptimizer(kept) is kept
     assert isinstance(kept, keras.optimizers.Adam)
-    plain.fit(x, y, batch_size=ROWS, epochs=1, shuffle=False, verbose=0)
+    steps(plain, other, x, y, 1)
     trained.compile(optimizer=kept, loss="mse")
     trained.fit(mine(x), mine(y), batch_size=ROWS, epochs=1, shuffle=False, verbose=0)
     assert_like(trained, plain, 1e-5)
@@ -436,7 +435,7 @@ def check_the_first_bucket_leaves_early() -> None:
     buckets.start_bucket = timed
     try:
         net.compile(optimizer=optimizer, loss="mse")
-        net.fit(np.ones((2, 1024), "float32"), np.ones((2, 1024), "float32"), epochs=1, verbose=0)
+        net.fit(np.ones((128, 1024), "float32"), np.ones((128, 1024), "float32"), batch_size=128, verbose=0)
     finally:
         buckets.start_bucket = real
     submits = [when for what, when in times if what == "submit"]

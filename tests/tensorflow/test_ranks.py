@@ -1,4 +1,4 @@
-"""Checks that need ranks: operations on two and three, everything else on two."""
+"""Checks that need ranks: all on two; operations and process sets on three, too."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ def test_two_ranks(name: str) -> None:
     expect_passed(2, TWO, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _cases(THREE))
 def test_three_ranks(name: str) -> None:
     expect_passed(3, THREE, name)

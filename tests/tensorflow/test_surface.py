@@ -228,6 +228,16 @@ def test_imports_without_tensorflow_name_the_extra() -> None:
     assert "KERAS_BACKEND=torch" in text
 
 
+def test_other_backends_of_keras_are_refused() -> None:
+    source = """
+try:
+    import horovod.keras
+except ValueError as error:
+    print(error)
+"""
+    assert "backend 'numpy' here, for which Horovod can't reduce gradients" in run_python(source, KERAS_BACKEND="numpy")
+
+
 def test_torch_and_tensorflow_do_not_load_each_other() -> None:
     text = run_python("import sys, horovod.torch; print('tensorflow' in sys.modules, 'keras' in sys.modules)")
     assert text == "False False\n"
