@@ -119,6 +119,7 @@ def wrap(
     scale_local: bool,
 ) -> Any:
     """The optimizer, made a distributed one; ValueError for arguments that contradict each other."""
+    backend_name()
     if op not in (_AVERAGE, _SUM):
         raise UsageError(f"DistributedOptimizer: only op=Average and op=Sum can be used with Keras, not op={op!r}.")
     if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:

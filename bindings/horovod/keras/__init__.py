@@ -9,7 +9,8 @@ except ModuleNotFoundError as error:
         raise
     raise ModuleNotFoundError(
         f"horovod.keras needs Keras and the framework of its backend; {error.name} is not installed here: "
-        "pip install 'hvd[tensorflow]', or pip install keras torch and set KERAS_BACKEND=torch.",
+        "pip install 'hvd[tensorflow]', or pip install keras torch and set KERAS_BACKEND=torch. "
+        "Gradients can be reduced on the backends tensorflow and torch.",
         name=error.name,
     ) from error
 
