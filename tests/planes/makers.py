@@ -24,7 +24,7 @@ from horovod.agent.planes.links import Link, Links
 from horovod.agent.planes.opening import PlaneOpening, PlaneOptions
 from horovod.agent.planes.tcp import TcpOptions
 
-from tests.cluster.forwarder import Forwarder
+from tests.cluster.harness import Forwarder
 from tests.planes.relay import Relay
 from tests.planes.world import HostRoom, Loop, Shape, World
 
