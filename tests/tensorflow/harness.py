@@ -51,8 +51,11 @@ def run_checks(modules: Sequence[str]) -> None:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """One thread for each pool, as ranks share the cores; quiet, and blind to GPUs."""
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "2"}
+    """One thread for arithmetic, as ranks share the cores; quiet, and blind to GPUs.
+
+    A session needs more inter-op threads than it has operations that don't depend on each other.
+    """
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "8"}
     return {**os.environ, **quiet, "CUDA_VISIBLE_DEVICES": "-1", "OMP_NUM_THREADS": "1", **more}
 
 
