@@ -216,7 +216,10 @@ class Rank:
             over = yield from self._attempt(engine, op)
             if over and not _is_settled(op, engine):
                 status = engine.release(op.native)
-                if status in (native.CLOSED, native.FAILED):  # the client waits for the agent's message: it has the kind
+                if status in (
+                    native.CLOSED,
+                    native.FAILED,
+                ):  # the client waits for the agent's message: it has the kind
                     yield lambda: self.core is None or self.core.ended is not None
                 yield self.free
                 yield from self.locked(self._conclude(op, status))
