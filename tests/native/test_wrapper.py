@@ -42,6 +42,7 @@ STRUCTS = {
     "hvd_net_event": _abi.CNetEvent,
     "hvd_net_info": _abi.CNetInfo,
     "hvd_net_peer_info": _abi.CNetPeerInfo,
+    "hvd_net_times": _abi.CNetTimes,
 }
 
 
@@ -54,11 +55,20 @@ def c_functions() -> dict[str, tuple[str, list[str]]]:
     return found
 
 
+def array_type(base: str, dimensions: list[str]) -> object:
+    """The ctypes type of a C array; a dimension is a number or a macro of the header."""
+    kind: object = ctypes.c_char if base == "char" else SCALARS.get(base)
+    for dimension in reversed(dimensions):
+        macro = re.search(rf"#define {dimension} (\d+)", CODE)
+        kind = kind * int(macro[1] if macro else dimension)  # type: ignore[operator]
+    return kind
+
+
 def matches(declaration: str, kind: object) -> bool:
     """Whether the ctypes type fits a C declaration, with or without a parameter name."""
-    array = re.fullmatch(r"char \w+\[(\d+)\]", declaration)
+    array = re.fullmatch(r"(\w+) \w+((?:\[\w+\])+)", declaration)
     if array is not None:
-        return kind is ctypes.c_char * int(array.group(1))
+        return kind is array_type(array[1], re.findall(r"\w+", array[2]))
     words = declaration.replace("const", " ").replace("*", " * ").split()
     stars, base = words.count("*"), words[0]
     if stars == 0:
