@@ -1,9 +1,13 @@
 # Plain verbs.  Each is a short script in scripts/ that says what it does.
 # PYTHON=...         the interpreter that .venv is made with (default: python3, at least 3.10)
 # TORCH_VERSION=...  the torch to install (default 2.13.0; empty: whatever fits, at least 2.1)
+# TENSORFLOW_VERSION=...  the TensorFlow that the tests use (default 2.21.0; empty: none, its tests are skipped)
 PYTHON ?= python3
 TORCH_VERSION ?= 2.13.0
 export PYTHON TORCH_VERSION
+ifdef TENSORFLOW_VERSION
+export TENSORFLOW_VERSION
+endif
 .DEFAULT_GOAL := help
 .PHONY: help setup demo lint type test native bench proto docs verify up down compose-test clean
 

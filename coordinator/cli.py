@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import horovod
-from horovod.coordinator.server import Server
+from horovod.coordinator.server import Server, until_free
 from horovod.coordinator.service import Service, ServiceOptions
 from horovod.proto.security import Address, SecurityProblem, TlsFiles, load_security, load_token, parse_address
 from horovod.proto.signals import heard_in_loop
@@ -96,6 +96,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
     service = Service(options)
     try:
         listen = parse_address(arguments.listen, "--listen")
+        await until_free(listen)
         server = Server(service, listen, security)
         started = asyncio.Event()
         http = await _serve_http(service, started.is_set, arguments, listen)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import logging
 import socket
 import time
@@ -14,10 +16,12 @@ from horovod.coordinator.service import Service
 from horovod.proto.security import Address, Security, SecurityProblem, is_loopback
 from horovod.proto.services import admit, handlers, server_options, shown_secret
 
-__all__ = ["Server"]
+__all__ = ["Server", "until_free"]
 
 log = logging.getLogger("horovod.coordinator")
 
+_ANSWER_S = 1.0
+_LOOK_S = 0.1
 _WRONG_TOKEN = "The coordinator wants a token, this one is {}: give the same to all with --token-file, HVD_TOKEN_FILE or HVD_TOKEN."
 
 
@@ -83,11 +87,47 @@ def _check(listen: Address, security: Security) -> None:
         )
     if security.ca and not security.cert:
         raise SecurityProblem("--tls-ca needs --tls-cert and --tls-key: a server shows a certificate of its own")
-    family, kind, protocol, _, where = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0]
+    try:
+        _with_socket(listen, socket.socket.bind)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise SecurityProblem(f"can't listen on {listen}: {reason}; choose another port with --listen") from error
+
+
+def _with_socket(address: Address, action: Callable[[socket.socket, Any], None]) -> None:
+    family, kind, protocol, _, where = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(where)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise SecurityProblem(f"can't listen on {listen}: {reason}; choose another port with --listen") from error
+        probe.settimeout(_ANSWER_S)
+        action(probe, where)
+
+
+def _is_held(listen: Address) -> bool:
+    """Whether the port is taken, but not by a program that listens there."""
+    try:
+        _with_socket(listen, socket.socket.bind)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            return False
+    else:
+        return False
+    try:
+        _with_socket(listen, socket.socket.connect)
+    except OSError:
+        return True
+    return False
+
+
+async def until_free(listen: Address, patience_s: float = 30.0) -> None:
+    """Waits while a connection holds the port at which nobody listens.
+
+    Whoever dials a port of the own host while nobody listens there may be given that very port for its own end: agents do
+    that while their coordinator is away.  Their libraries give it up after a while.
+    """
+    deadline = time.monotonic() + patience_s
+    is_first = True
+    while _is_held(listen) and time.monotonic() < deadline:
+        if is_first:
+            log.warning("A connection holds port %d: waiting up to %g s for its end.", listen.port, patience_s)
+        is_first = False
+        await asyncio.sleep(_LOOK_S)

@@ -199,6 +199,7 @@ FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "hvd_net_close": (None, [c_void_p]),
     "hvd_engine_open": (_STATUS, [c_int, c_void_p, c_uint32, POINTER(c_int), c_uint32, POINTER(c_void_p)]),
     "hvd_engine_close": (None, [c_void_p]),
+    "hvd_engine_agent_dead": (_STATUS, [c_void_p]),
     "hvd_engine_reason": (c_uint32, [c_void_p, c_char_p, c_uint32]),
     "hvd_engine_state": (_STATUS, [c_void_p]),
     "hvd_op_reduce": (_STATUS, [c_void_p, POINTER(CSegment), c_uint32, c_uint32, c_uint64, POINTER(c_int64)]),

@@ -246,6 +246,8 @@ HVD_API hvd_status hvd_engine_open(int board_fd, hvd_arena *own, uint32_t local_
 /* Fails what is open with HVD_E_CANCELLED, waits for own threads to leave, unmaps.  Staging memory is given back, but data of
  * pull rounds that a peer may still read stays where it is until the next hvd_engine_open on this arena. */
 HVD_API void hvd_engine_close(hvd_engine *engine);
+/* The process of the agent is gone: what it and its net held counts as ended, and the epoch has failed. */
+HVD_API hvd_status hvd_engine_agent_dead(hvd_engine *engine);
 /* Text given to hvd_board_fail, "" if none; returns its length. */
 HVD_API uint32_t hvd_engine_reason(hvd_engine *engine, char *out, uint32_t capacity);
 HVD_API hvd_status hvd_engine_state(hvd_engine *engine); /* HVD_OK, HVD_E_CLOSED or HVD_E_FAILED */

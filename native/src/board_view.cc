@@ -50,6 +50,12 @@ hvd_status BoardView::state() const {
   return static_cast<hvd_status>(-static_cast<int>(header->state.load(std::memory_order_seq_cst)));
 }
 
+void BoardView::agent_dead() const {
+  agent_slot().dead.store(1, std::memory_order_seq_cst);
+  header->state.store(static_cast<uint32_t>(-HVD_E_FAILED), std::memory_order_seq_cst);
+  ring_everyone();
+}
+
 void BoardView::ring_everyone() const {
   for (uint32_t i = 0; i <= local_size; ++i) ring(slots[i].bell);
   ring(header->agent_bell);

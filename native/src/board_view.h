@@ -23,6 +23,7 @@ struct BoardView {
   RankSlot &agent_slot() const { return slots[local_size]; }
   hvd_status state() const;  // HVD_OK, HVD_E_CLOSED or HVD_E_FAILED
   void ring_everyone() const;
+  void agent_dead() const;  // said by a rank: there is nobody else who could fail the board
   // True if a live rank or the agent works on this round of this block (seq_cst; pairs with ClaimSlots::publish).
   bool has_holder(uint64_t block_offset, uint64_t round) const;
   // True if a live rank or the agent works on any round of this block.

@@ -43,6 +43,12 @@ hvd_status hvd_engine_open(int board_fd, hvd_arena *own, uint32_t local_index, c
 
 void hvd_engine_close(hvd_engine *engine) { delete engine; }
 
+hvd_status hvd_engine_agent_dead(hvd_engine *engine) {
+  if (engine == nullptr) return HVD_E_INVALID;
+  engine->board.agent_dead();
+  return HVD_OK;
+}
+
 uint32_t hvd_engine_reason(hvd_engine *engine, char *out, uint32_t capacity) {
   return engine == nullptr ? 0 : engine->reason(out, capacity);
 }

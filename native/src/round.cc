@@ -178,7 +178,8 @@ void complete_round(const PlanView &plan, uint64_t round, uint64_t negated_statu
 
 bool round_has_holder(const RoundSite &site, uint64_t round) {
   if (site.board.has_holder(site.plan.offset, round)) return true;
-  return site.plan.is_remote() && site.plan.entry(round).net_hold.load(kSeqCst) == round + 1;
+  bool net_holds = site.plan.is_remote() && site.plan.entry(round).net_hold.load(kSeqCst) == round + 1;
+  return net_holds && site.board.agent_slot().dead.load(kSeqCst) == 0;
 }
 
 bool take_net_hold(const RoundSite &site, uint64_t round) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import encodings.raw_unicode_escape  # noqa: F401 - as another user it may not be readable any more
+import itertools
 import os
 import sys
 
@@ -29,6 +30,11 @@ def carry_out(word: str, *arguments: str) -> str:
         return who()
     if word == "sum":
         return f"sum {allreduce(mine(1000), 'x')[0]:g}"
+    if word == "rounds":
+        for number in itertools.count():  # until one fails
+            allreduce(mine(60_000), "y")
+            if number == 50:
+                print("rounds pass", file=sys.stderr, flush=True)
     if word == "gather":
         return f"gathered {allgather(np.full(1, hvd.rank(), np.int32)).tolist()}"
     if word == "become":

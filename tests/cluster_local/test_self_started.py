@@ -188,6 +188,19 @@ def test_an_agent_that_ends_fails_its_ranks_and_leaves_them_alone(here: Site) ->
     assert together(guests, "init") == places
 
 
+def test_an_agent_that_is_killed_leaves_no_rank_waiting_in_a_round(here: Site) -> None:
+    here.serve("--np", "2")
+    guests = [here.start(here.agent("a")), here.start(here.agent("b"))]
+    together(guests, "init")
+    for guest in guests:
+        guest.tell("rounds")
+    for guest in guests:
+        guest.err.wait_for("rounds pass")
+    here.cluster.agents["b"].end(signal.SIGKILL)
+    heard = [guest.hear() for guest in guests]
+    assert all("LostError: " in text for text in heard), heard
+
+
 @pytest.mark.slow
 def test_launched_jobs_and_self_started_ones_take_turns(here: Site) -> None:
     here.serve("--np", "1")

@@ -109,6 +109,9 @@ class FakeEngine:
     def done(self, handle: int) -> None:
         self.ops[handle].freed = True
 
+    def agent_dead(self) -> None:
+        self.text = self.text or "the agent is dead"
+
     def reason(self) -> str:
         return self.text
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from typing import Any
 
 import grpc
 import pytest
 from horovod.coordinator import sessions
 from horovod.coordinator.core import Coordinator, JobCancelled, JobSubmitted
+from horovod.coordinator.server import until_free
 from horovod.proto import control_pb2, worker_pb2
 from horovod.proto.security import Address, Security
 from horovod.proto.services import OUTPUT, RUN, SESSION, admission, handlers, open_channel, open_stream
@@ -201,6 +204,29 @@ def test_a_server_that_is_no_coordinator_is_told_from_one_that_refuses() -> None
             await server.stop(None)
 
     assert run(story) == "What answers there is no hvd-coordinator."
+
+
+def test_a_port_that_a_connection_with_itself_holds_is_waited_for() -> None:
+    with socket.socket() as itself:
+        itself.bind(("127.0.0.1", 0))
+        address = Address("127.0.0.1", itself.getsockname()[1])
+        itself.connect(itself.getsockname())  # what redialling a port of the own host may come to
+
+        async def story() -> None:
+            waiting = asyncio.ensure_future(until_free(address))
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            itself.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            itself.close()
+            await waiting
+            await until_free(address)
+
+        run(story)
+
+
+def test_a_port_at_which_a_program_listens_is_not_waited_for() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        run(lambda: until_free(Address("127.0.0.1", other.getsockname()[1]), patience_s=3600))
 
 
 # ---- jobs

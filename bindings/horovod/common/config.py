@@ -118,7 +118,8 @@ def _place() -> tuple[int, int]:
     is_guest = bool(os.environ.get("HOROVOD_AGENT")) and not os.environ.get("HVD_SLOT_NONCE")
     nobody, unknown = (-1, 0) if is_guest else (0, 1)
     rank, size = _integer("HOROVOD_RANK", nobody), _integer("HOROVOD_SIZE", unknown)
-    if size < unknown or not nobody <= rank or (size > 0 and rank >= size):
+    is_negative = rank < 0 and bool(os.environ.get("HOROVOD_RANK", "").strip())
+    if size < unknown or is_negative or (size > 0 and rank >= size):
         raise StartError(f"HOROVOD_RANK={rank} and HOROVOD_SIZE={size} name no rank: 0 <= rank < size must hold.")
     return rank, size
 

@@ -192,9 +192,10 @@ class EpochMember:
                 self._process.trim(keep)
 
     def lost(self, reason: str) -> None:
-        """The agent is gone: nobody fails the board, so everything that is open ends here."""
+        """The agent is gone, whatever it held: everything that is open ends here."""
         with self._lock:
             if not self._gone:
+                self._engine.agent_dead()
                 self._end(_AGENT_LOST, reason, board_fails=False)
 
     def _end(self, kind: int, text: str, board_fails: bool) -> None:
