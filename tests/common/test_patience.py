@@ -67,7 +67,12 @@ def test_a_process_with_an_agent_alone_does_not_know_its_rank(monkeypatch: pytes
 
 @pytest.mark.parametrize(
     "variables",
-    [{"HOROVOD_RANK": "2", "HOROVOD_SIZE": "2"}, {"HOROVOD_RANK": "-1"}, {"HOROVOD_RANK": "-2"}, {"HOROVOD_START_TIMEOUT": "soon"}],
+    [
+        {"HOROVOD_RANK": "2", "HOROVOD_SIZE": "2"},
+        {"HOROVOD_RANK": "-1"},
+        {"HOROVOD_RANK": "-2"},
+        {"HOROVOD_START_TIMEOUT": "soon"},
+    ],
 )
 def test_values_that_make_no_sense_are_refused(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
     with pytest.raises(StartError, match=next(iter(variables))):
