@@ -71,7 +71,7 @@ def report_lines() -> Iterator[str]:
     yield ""
     yield "Available Tensor Operations:"
     yield _engine()
-    yield _line(False, "TCP between hosts", "not part of this release")
+    yield _line(True, "TCP between hosts")
     yield _line(False, "NCCL", "not part of this release")
     yield _line(False, "MPI", "not part of this release")
 
