@@ -41,9 +41,8 @@ __all__ = ["Service", "ServiceOptions"]
 log = logging.getLogger("horovod.coordinator")
 
 _TICK_S = 0.25
-_PATIENCE = (
-    1.5  # times the time-out for agents: so long those of a running job may take to find a coordinator started anew
-)
+# Times the time-out for agents: so long those of a running job may take to find a coordinator that was started anew.
+_PATIENCE = 1.5
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,9 +61,7 @@ class Coordinator(Takeover):
     handled: int = 0
     patience_s: float = 15.0  # for agents of a job that an earlier coordinator has started
     adoption: Adoption | None = None
-    results: dict[str, JobEnded] = field(
-        default_factory=dict
-    )  # by job id, of jobs that ended under an earlier coordinator
+    results: dict[str, JobEnded] = field(default_factory=dict)  # by job id; of jobs of earlier coordinators
     tally: Tally = field(default_factory=Tally)
     selfstart: SelfStart = field(default_factory=SelfStart)
 
