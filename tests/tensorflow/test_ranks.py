@@ -16,6 +16,7 @@ pytestmark = [
 
 TWO = (
     "checks_ops", "checks_tape", "checks_session", "checks_keras", "checks_callbacks", "checks_refusals", "checks_sets",
+    "checks_elastic",
 )  # fmt: skip
 THREE = ("checks_ops", "checks_sets")
 
@@ -35,6 +36,9 @@ def test_three_ranks(name: str) -> None:
     expect_passed(3, THREE, name)
 
 
-@pytest.mark.parametrize("name", _cases(("checks_torch_backend",)))
+TORCH = ("checks_torch_backend", "checks_torch_elastic")
+
+
+@pytest.mark.parametrize("name", _cases(TORCH))
 def test_keras_on_the_torch_backend(name: str) -> None:
-    expect_passed(2, ("checks_torch_backend",), name, backend="torch")
+    expect_passed(2, TORCH, name, backend="torch")

@@ -122,12 +122,35 @@ def test_names() -> None:
     assert issubclass(hvd.Compression.fp16, compression.Compressor)
 
 
-@pytest.mark.parametrize("name", ["elastic"])
-def test_what_is_not_there_yet_says_so(name: str) -> None:
-    with pytest.raises(AttributeError, match=rf"has no attribute '{name}': .* not supported yet .* docs/roadmap\.md"):
-        getattr(hvd, name)
-    with pytest.raises(ModuleNotFoundError, match=r"elastic training is not supported yet"):
-        importlib.import_module("horovod.tensorflow.elastic")
+ELASTIC: dict[str, dict[str, list[tuple[str, Any]]]] = {
+    "horovod.tensorflow.elastic": {
+        "run": [("func", ...)],
+        "TensorFlowState": [("variables", None), ("session", None), ("kwargs", ...)],
+        "TensorFlowKerasState": [("model", ...), ("optimizer", None), ("backend", None), ("kwargs", ...)],
+    },
+    **{
+        f"horovod.{name}.elastic": {
+            "run": [("func", ...)],
+            "KerasState": [("model", ...), ("optimizer", None), ("kwargs", ...)],
+            "CommitStateCallback": [("state", ...), ("batches_per_commit", 1)],
+            "UpdateBatchStateCallback": [("state", ...)],
+            "UpdateEpochStateCallback": [("state", ...)],
+        }
+        for name in ("keras", "tensorflow.keras")
+    },
+}
+
+
+@pytest.mark.parametrize("module", ELASTIC)
+def test_elastic_names(module: str) -> None:
+    loaded = importlib.import_module(module)
+    assert sorted(loaded.__all__) == sorted(ELASTIC[module])
+    for name, expected in ELASTIC[module].items():
+        assert parameters(getattr(loaded, name)) == expected, name
+    assert importlib.import_module(module.removesuffix(".elastic")).elastic is loaded
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        _ = loaded.nonsense
+    assert issubclass(hvd_keras.elastic.KerasState, hvd.elastic.TensorFlowKerasState)
 
 
 def test_everything_works_alone() -> None:

@@ -84,8 +84,23 @@ SURFACE: dict[str, dict[str, str]] = {
     "horovod.torch.functions": _STATE,
     "horovod.torch.optimizer": _OPTIMIZER,
     "horovod.torch.sync_batch_norm": _BATCH_NORM,
-    "horovod.torch.elastic": {"ElasticSampler": "dataset, shuffle=True, seed=0"},
+    "horovod.torch.elastic": {
+        "ElasticSampler": "dataset, shuffle=True, seed=0",
+        "TorchState": "model=None, optimizer=None, **kwargs",
+        "run": "func",
+    },
     "horovod.torch.elastic.sampler": {"ElasticSampler": "dataset, shuffle=True, seed=0"},
+    "horovod.torch.elastic.state": {
+        "TorchState": "model=None, optimizer=None, **kwargs",
+        "get_handler_registry": "",
+        "set_handler_registry": "registry",
+        **dict.fromkeys(("StateHandler", "ModelStateHandler", "OptimizerStateHandler", "SamplerStateHandler"), "value"),
+    },
+    "horovod.common.elastic": {
+        "State": "bcast_object, get_rank",
+        "ObjectState": "bcast_object, get_rank, **kwargs",
+        "run_fn": "func, reset",
+    },
     "horovod.data": {
         "BaseDataLoader": "",
         "AsyncDataLoaderMixin": "async_loader_queue_size=64, debug_data_loader=False, *args, **kwargs",

@@ -17,6 +17,7 @@ CHECKS = (
     "training",
     "adasum",
     "sampler",
+    "elastic",
     "optimizer",
     "state",
     "sets",

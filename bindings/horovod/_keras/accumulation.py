@@ -25,6 +25,11 @@ class Accumulation:
                 for v in variables
             ]
 
+    @property
+    def variables(self) -> list[Any]:
+        """The counter and the sums."""
+        return [self.counter, *self._sums]
+
     def add(
         self, grads: Sequence[Any], variables: Sequence[Any], apply: Callable[[list[Any], list[Any]], None]
     ) -> None:

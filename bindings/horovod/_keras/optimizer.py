@@ -26,7 +26,7 @@ from horovod.common.exceptions import HorovodInternalError, UsageError
 from horovod.common.gradients import GradientSettings, Groups, reduces
 from horovod.common.objects import allgather_pickled
 
-__all__ = ["OptimizerSettings", "distribute", "is_distributed", "is_same_variable"]
+__all__ = ["OptimizerSettings", "distribute", "is_distributed", "is_same_variable", "passes_variables"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +200,12 @@ def _warn_of_different_starts(variables: Sequence[Any], settings: GradientSettin
 def is_distributed(optimizer: Any) -> bool:
     """Whether it reduces its gradients already."""
     return issubclass(type(optimizer), _Distributed)
+
+
+def passes_variables(optimizer: Any) -> list[Any]:
+    """Where a distributed optimizer sums up gradients of several passes, once it has begun to."""
+    accumulation = optimizer._hvd().accumulation if is_distributed(optimizer) else None
+    return [] if accumulation is None else accumulation.variables
 
 
 def distribute(optimizer: Any, settings: OptimizerSettings) -> Any:

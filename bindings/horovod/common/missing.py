@@ -19,17 +19,7 @@ _MODULES = {
     "horovod.mxnet": "MXNet is not supported",
     "horovod.spark": "Spark is not supported yet",
     "horovod.ray": "Ray is not supported yet",
-    "horovod.torch.elastic.state": "elastic training is not supported yet",
-    "horovod.tensorflow.elastic": "elastic training is not supported yet",
-    "horovod.tensorflow.keras.elastic": "elastic training is not supported yet",
-    "horovod.keras.elastic": "elastic training is not supported yet",
-    "horovod.runner.elastic": "elastic training is not supported yet",
-}
-_ATTRIBUTES = {
-    "horovod.torch.elastic.TorchState": "elastic training is not supported yet",
-    "horovod.torch.elastic.run": "elastic training is not supported yet",
-    "horovod.tensorflow.elastic": "elastic training is not supported yet",
-    "horovod.keras.elastic": "elastic training is not supported yet",
+    "horovod.runner.elastic": "elastic jobs are not supported yet",
 }
 
 
@@ -62,8 +52,4 @@ def watch_imports() -> None:
 
 def missing_attribute(module: str, name: str) -> AttributeError:
     """The error for an attribute that a module does not have."""
-    text = f"module {module!r} has no attribute {name!r}"
-    reason = _ATTRIBUTES.get(f"{module}.{name}")
-    if reason is not None:
-        text += f": {reason} in this release. {_ROADMAP}"
-    return AttributeError(text, name=name)
+    return AttributeError(f"module {module!r} has no attribute {name!r}", name=name)

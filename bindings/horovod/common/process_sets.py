@@ -160,6 +160,31 @@ def _forget_process_sets() -> None:
     global_process_set.ranks = []
 
 
+class _KeptSets:
+    """The registered sets besides the global one, in the order of their ids, and the objects that stand for them."""
+
+    def __init__(self, ranks: Sequence[list[int]], objects: Sequence[ProcessSet]) -> None:
+        self.ranks = ranks
+        self._objects = objects
+
+    def register_again(self) -> None:
+        """After an init with these sets: the objects stand for the sets that have their ranks now."""
+        if not self._objects:
+            return
+        by_ranks = {tuple(ranks): i for i, ranks in _require_basics()._get_process_set_ids_and_ranks().items()}
+        for process_set in self._objects:
+            _register(process_set, by_ranks[tuple(process_set.ranks or ())])
+
+
+def _remember_process_sets() -> _KeptSets:
+    """What is registered now, the same on all ranks whatever objects they hold; nothing before init."""
+    if not _require_basics().is_initialized():
+        return _KeptSets([], [])
+    registered = _require_basics()._get_process_set_ids_and_ranks()
+    objects = [process_set for process_set in _registered if process_set.process_set_id in registered]
+    return _KeptSets([list(registered[set_id]) for set_id in sorted(registered) if set_id], objects)
+
+
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     """Registers a set on all ranks, which must all call this in the same order; blocks until they have.
 

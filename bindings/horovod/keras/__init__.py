@@ -28,7 +28,7 @@ from horovod._keras.values import (
 from horovod.common.basics import HorovodBasics
 from horovod.common.missing import missing_attribute
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.keras import callbacks
+from horovod.keras import callbacks, elastic
 
 _basics = HorovodBasics()
 
@@ -77,6 +77,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",

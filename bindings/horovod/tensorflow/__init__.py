@@ -15,7 +15,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from horovod.common.missing import missing_attribute
-from horovod.tensorflow import mpi_ops, util
+from horovod.tensorflow import elastic, mpi_ops, util
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.functions import (
     allgather_object,
@@ -116,6 +116,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",

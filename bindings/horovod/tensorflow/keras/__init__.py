@@ -16,7 +16,7 @@ from horovod._keras.values import (
 from horovod.common.basics import HorovodBasics
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.tensorflow.compression import Compression, Compressor
-from horovod.tensorflow.keras import callbacks
+from horovod.tensorflow.keras import callbacks, elastic
 
 _basics = HorovodBasics()
 
@@ -62,6 +62,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",

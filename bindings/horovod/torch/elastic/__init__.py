@@ -1,14 +1,25 @@
-"""What elastic training needs of PyTorch.  The sampler is here; state and ``run`` come with elastic jobs."""
+"""What elastic training needs of PyTorch: ``hvd.elastic.run``, ``TorchState`` and ``ElasticSampler``."""
 
-from typing import TYPE_CHECKING
+from __future__ import annotations
 
-from horovod.common.missing import missing_attribute
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from horovod.common.elastic import reset, run_fn
 from horovod.torch.elastic.sampler import ElasticSampler
+from horovod.torch.elastic.state import TorchState
 
-__all__ = ["ElasticSampler"]
+__all__ = ["ElasticSampler", "TorchState", "run"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-if not TYPE_CHECKING:  # checkers find what is missing themselves
+def run(func: F) -> F:
+    """Makes a function of a state one that goes on when the ranks of the job change: use it as a decorator.
 
-    def __getattr__(name: str) -> object:
-        raise missing_attribute(__name__, name)
+    All ranks begin with rank 0's state.  After a failed collective (HorovodInternalError) the state is restored to the last
+    ``commit``; when hosts have changed (HostsUpdatedInterrupt, from ``commit`` or ``check_host_updates``) it stays.  Then all
+    ranks meet again, the state's reset callbacks are called, and the function runs again.  In a job whose ranks are fixed
+    HorovodInternalError is raised at once, with advice.
+    """
+    return run_fn(func, reset)
