@@ -350,6 +350,17 @@ def test_a_failure_without_progress_ends() -> None:
     assert script.said.count("train") == 2
 
 
+def test_advice_is_given_once() -> None:
+    error = RankLostError("Rank 1 is gone.")
+    ends = [HorovodInternalError("x"), HorovodInternalError("y"), HorovodInternalError("z"), error]
+    outer, inner = Script(), Script(*ends)
+    outer.train = lambda state: inner.run()  # type: ignore[method-assign]
+    with pytest.raises(RankLostError) as raised:
+        outer.run()
+    assert raised.value is error
+    assert str(error).count("without a commit") == 1
+
+
 def test_progress_allows_more_failures() -> None:
     script = Script(*[HorovodInternalError("x") for _ in range(5)], commits=True)
     script.run()

@@ -90,7 +90,7 @@ def net(dropout: float = 0.0) -> Any:
 
 def content(model: Any, optimizer: Any) -> list[Any]:
     values = [*model.weights, *optimizer.variables]
-    return [(str(v.dtype), np.asarray(keras.ops.convert_to_numpy(v)).tobytes()) for v in values]
+    return [(str(v.dtype), np.asarray(v.numpy()).tobytes()) for v in values]
 
 
 def check_optimizers_without_slots_on_some_ranks() -> None:

@@ -10,7 +10,7 @@ import keras
 
 from horovod.common.exceptions import UsageError
 
-__all__ = ["backend_name", "binding", "eagerly", "reducer"]
+__all__ = ["array_of", "backend_name", "binding", "eagerly", "reducer"]
 
 Reducer = Callable[[Sequence[Any], Sequence[str], Any, Any], list[Any]]
 
@@ -40,6 +40,13 @@ def reducer() -> Reducer:
         return reduce
     reduce = importlib.import_module("horovod._keras.torch_gradients").reduce_gradients
     return reduce
+
+
+def array_of(variable: Any) -> Any:
+    """A NumPy array of a variable's value, in its dtype or a larger one; it may share the variable's memory."""
+    if backend_name() == "tensorflow":
+        return variable.numpy()  # Keras's own conversion warns, with NumPy 2, of how TensorFlow makes arrays
+    return keras.ops.convert_to_numpy(variable)
 
 
 def eagerly() -> Any:

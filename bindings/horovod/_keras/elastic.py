@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import keras
 import numpy as np
 
-from horovod._keras.backends import binding, eagerly
+from horovod._keras.backends import array_of, binding, eagerly
 from horovod._keras.optimizer import passes_variables
 from horovod._keras.values import broadcast_state
 from horovod.common.elastic import ObjectState, State
@@ -96,7 +96,7 @@ class TensorFlowKerasState(ObjectState):
         if self.optimizer is not None:
             variables += [*self.optimizer.variables, *passes_variables(self.optimizer)]
         with eagerly():
-            return [(variable, np.array(keras.ops.convert_to_numpy(variable))) for variable in variables]
+            return [(variable, np.array(array_of(variable))) for variable in variables]
 
 
 class KerasState(TensorFlowKerasState):

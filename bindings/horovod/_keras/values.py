@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from horovod._keras.backends import backend_name, binding
+from horovod._keras.backends import array_of, backend_name, binding
 from horovod._keras.optimizer import OptimizerSettings, distribute, is_distributed
 from horovod.common.array_signatures import members_of
 from horovod.common.arrays import broadcast_arrays
@@ -96,7 +96,7 @@ def broadcast_state(
     root = check_root(root, members_of(set_id), name)
     if not listed:
         return
-    arrays = [np.ascontiguousarray(keras.ops.convert_to_numpy(v)).reshape(tuple(v.shape)) for v in listed]
+    arrays = [np.ascontiguousarray(array_of(v)).reshape(tuple(v.shape)) for v in listed]
     names = tuple(plain_name(str(getattr(variable, "path", variable.name))) for variable in listed)
     received = broadcast_arrays(arrays, root, name, set_id, names)
     for variable, value in zip(listed, received, strict=True):

@@ -264,7 +264,9 @@ def _after_failure(recovery: Recovery, state: State, error: HorovodInternalError
 
 
 def _add_advice(error: HorovodInternalError, advice: str) -> None:
-    """Puts it behind the text, where that is a text; the object stays the one that was raised."""
+    """Puts it behind the text, once, where that is a text; the object stays the one that was raised."""
+    if advice in str(error):
+        return
     if error.args and isinstance(error.args[0], str):
         error.args = (f"{error.args[0]} {advice}", *error.args[1:])
     message = getattr(error, "_message", None)  # what TensorFlow's errors print
