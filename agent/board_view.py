@@ -17,7 +17,16 @@ from horovod.agent.planes.plane import Plane
 __all__ = ["Account", "BoardView", "Books"]
 
 _MOST_ROUNDS = 1024
-_RISING = ("rounds_direct", "rounds_ring", "rounds_pull", "frames_sent", "frames_received", "writes", "reads")
+_RISING = (
+    "rounds_direct",
+    "rounds_doubling",
+    "rounds_ring",
+    "rounds_pull",
+    "frames_sent",
+    "frames_received",
+    "writes",
+    "reads",
+)
 _BLOCK_BYTES = 512  # of st_blocks, whatever the file system
 
 

@@ -182,7 +182,7 @@ def _tally(tally: Tally) -> Iterator[Sample]:
     yield from RETRANSMITS.at_each(tally.retransmits)
     yield from _stages(tally)
     if tally.net:
-        for algorithm in ("direct", "ring", "pull"):
+        for algorithm in ("direct", "doubling", "ring", "pull"):
             yield NET_ROUNDS.at(tally.net[f"rounds_{algorithm}"], algorithm)
         yield FRAMES.at(tally.net["frames_sent"], "sent")
         yield FRAMES.at(tally.net["frames_received"], "received")

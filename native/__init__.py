@@ -22,7 +22,7 @@ from horovod.native.errors import (
     Status,
     check,
 )
-from horovod.native.net import Net, NetEvent, NetEventKind, NetInfo, NetPeerInfo, NetSpec, NetTime
+from horovod.native.net import Net, NetAlgorithm, NetEvent, NetEventKind, NetInfo, NetPeerInfo, NetSpec, NetTime
 
 __all__ = [
     "ABI_VERSION",
@@ -35,6 +35,7 @@ __all__ = [
     "InvalidArgument",
     "NativeError",
     "Net",
+    "NetAlgorithm",
     "NetEvent",
     "NetEventKind",
     "NetInfo",

@@ -7,7 +7,7 @@ import sys
 from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int64, c_uint8, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 _LIBRARY = "libhvd_native.so"
 
 
@@ -89,6 +89,7 @@ class CNetSpec(Structure):
         ("eager_bytes", c_uint64),
         ("ping_ms", c_uint32),
         ("silent_ms", c_uint32),
+        ("algorithm", c_uint32),
     ]
 
 
@@ -109,6 +110,7 @@ class CNetInfo(Structure):
 
     _fields_ = [
         ("rounds_direct", c_uint64),
+        ("rounds_doubling", c_uint64),
         ("rounds_ring", c_uint64),
         ("rounds_pull", c_uint64),
         ("bytes_sent", c_uint64),
@@ -137,7 +139,7 @@ class CNetPeerInfo(Structure):
     ]
 
 
-NET_ALGORITHMS = ("direct", "ring", "pull")
+NET_ALGORITHMS = ("direct", "doubling", "ring", "pull")
 NET_STAGES = ("wait", "reduce", "network", "copy")
 NET_BUCKETS = 24
 

@@ -7,6 +7,7 @@ set(ENGINE_SOURCES
   src/board.cc
   src/board_help.cc
   src/board_view.cc
+  src/doubling.cc
   src/engine.cc
   src/engine_api.cc
   src/help.cc
@@ -14,6 +15,8 @@ set(ENGINE_SOURCES
   src/net_api.cc
   src/net_bell.cc
   src/net_direct.cc
+  src/net_doubling.cc
+  src/net_eager.cc
   src/net_frame.cc
   src/net_frames.cc
   src/net_gather.cc

@@ -21,9 +21,21 @@ class NetEventKind(IntEnum):
     WANTED = 3
 
 
+class NetAlgorithm(IntEnum):
+    """hvd_net_algorithm: how cooperative rounds travel."""
+
+    BY_SIZE = 0
+    DIRECT = 1
+    DOUBLING = 2
+    RING = 3
+
+
 @dataclass(frozen=True, slots=True)
 class NetSpec:
-    """hvd_net_spec: ``eager_bytes`` must be the same on all hosts, and at least 512 KiB."""
+    """hvd_net_spec: ``eager_bytes`` must be the same on all hosts, and at least 512 KiB.
+
+    ``algorithm`` is for tests and measurements, and the same on all hosts too: plans whose payload it can't carry take what fits.
+    """
 
     n_hosts: int
     my_host: int
@@ -31,6 +43,7 @@ class NetSpec:
     eager_bytes: int = 8 << 20
     ping_ms: int = 1000
     silent_ms: int = 10000
+    algorithm: NetAlgorithm = NetAlgorithm.BY_SIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +62,7 @@ class NetInfo:
     """hvd_net_info: counters since the start."""
 
     rounds_direct: int
+    rounds_doubling: int
     rounds_ring: int
     rounds_pull: int
     bytes_sent: int
@@ -79,7 +93,7 @@ class NetPeerInfo:
 class NetTime:
     """How long a stage of an algorithm's rounds took: ``counts[b]`` took less than ``2 ** b * 1024`` ns, and not less than half.
 
-    The last bucket takes the rest.  ``algorithm``: direct, ring or pull; ``stage``: wait, reduce, network or copy.
+    The last bucket takes the rest.  ``algorithm``: direct, doubling, ring or pull; ``stage``: wait, reduce, network or copy.
     """
 
     algorithm: str
@@ -93,7 +107,9 @@ class Net:
 
     def __init__(self, board: Board, arena_fds: Sequence[int], arena: Arena, spec: NetSpec) -> None:
         descriptors = (ctypes.c_int * len(arena_fds))(*arena_fds)
-        native = CNetSpec(spec.n_hosts, spec.my_host, spec.lanes, spec.eager_bytes, spec.ping_ms, spec.silent_ms)
+        native = CNetSpec(
+            spec.n_hosts, spec.my_host, spec.lanes, spec.eager_bytes, spec.ping_ms, spec.silent_ms, spec.algorithm
+        )
         pointer = ctypes.c_void_p()
         status = lib.hvd_net_create(
             board.pointer, descriptors, len(arena_fds), arena.pointer, ctypes.byref(native), ctypes.byref(pointer)

@@ -18,10 +18,11 @@ _PING_MS = 1000
 
 @dataclass(frozen=True, slots=True)
 class TcpOptions:
-    """``silent_s``: a peer that says nothing for so long is lost."""
+    """``silent_s``: a peer that says nothing for so long is lost; ``algorithm``: as in NetSpec."""
 
     lanes: int = 2
     silent_s: float = 10.0
+    algorithm: native.NetAlgorithm = native.NetAlgorithm.BY_SIZE
 
 
 class TcpPlane:
@@ -52,6 +53,7 @@ class TcpPlane:
             eager_bytes=_EAGER_BYTES,
             ping_ms=_PING_MS,
             silent_ms=int(options.silent_s * 1000),
+            algorithm=options.algorithm,
         )
         self._net = native.Net(board, arena_fds, arena, spec)
         try:

@@ -24,7 +24,7 @@ extern "C" {
 #endif
 #define HVD_API __attribute__((visibility("default")))
 
-#define HVD_ABI_VERSION 2
+#define HVD_ABI_VERSION 3
 HVD_API uint32_t hvd_abi_version(void);
 
 typedef enum {
@@ -165,12 +165,16 @@ HVD_API void hvd_arena_close(hvd_arena *arena); /* only when no tensor lives in 
  * on the board's bell.  It reports what it sees as events and never changes the state of the board: when the board has failed
  * or a peer is lost it drops all rounds, and the agent ends the epoch. */
 typedef struct hvd_net hvd_net;
+/* How cooperative rounds travel: every host sends all others its part; hosts exchange sums of twice as many parts each time; pieces
+ * go around a ring.  Hosts that share a plan choose the same way by its bytes and their number. */
+typedef enum { HVD_NET_BY_SIZE = 0, HVD_NET_DIRECT = 1, HVD_NET_DOUBLING = 2, HVD_NET_RING = 3 } hvd_net_algorithm;
 typedef struct {
   uint32_t n_hosts, my_host;
   uint32_t lanes;        /* connections to each peer, at most 16 */
   uint64_t eager_bytes;  /* what each peer may send before its receiver is ready; at least 512 KiB, the same on all hosts */
   uint32_t ping_ms;      /* a peer is greeted so often */
   uint32_t silent_ms;    /* and is lost after so long without a byte from it */
+  uint32_t algorithm;    /* for tests and measurements, the same on all hosts: what rounds take that can, not HVD_NET_BY_SIZE */
 } hvd_net_spec;
 /* Board and arena must outlive the net.  arena_fds: of the n local ranks; they may be closed afterwards. */
 HVD_API hvd_status hvd_net_create(hvd_board *board, const int *arena_fds, uint32_t n, hvd_arena *own, const hvd_net_spec *spec,
@@ -206,7 +210,7 @@ HVD_API int hvd_net_event_fd(hvd_net *net);
 HVD_API hvd_status hvd_net_abort(hvd_net *net, const char *text);
 
 typedef struct {
-  uint64_t rounds_direct, rounds_ring, rounds_pull; /* finished */
+  uint64_t rounds_direct, rounds_doubling, rounds_ring, rounds_pull; /* finished */
   uint64_t bytes_sent, bytes_received, frames_sent, frames_received;
   uint64_t writes, reads;            /* system calls on sockets */
   uint64_t sleeps;                   /* of the thread */
@@ -218,9 +222,10 @@ HVD_API hvd_status hvd_net_stat(hvd_net *net, hvd_net_info *out);
 /* What took less than 2^b times 1024 ns, but not less than half of that, is counted in bucket b; the last one takes the rest. */
 #define HVD_NET_BUCKETS 24
 typedef struct {
-  /* By algorithm (direct, ring, pull), stage (wait for local arrivals, local reduction, network, copies to local members), bucket. */
-  uint64_t counts[3][4][HVD_NET_BUCKETS];
-  uint64_t sum_ns[3][4];
+  /* By algorithm (direct, doubling, ring, pull), stage (wait for local arrivals, local reduction, network, copies to local
+   * members), bucket. */
+  uint64_t counts[4][4][HVD_NET_BUCKETS];
+  uint64_t sum_ns[4][4];
 } hvd_net_times;
 /* How long the stages of finished rounds took.  HVD_PENDING when the thread is too busy to answer. */
 HVD_API hvd_status hvd_net_time_stat(hvd_net *net, hvd_net_times *out);

@@ -7,7 +7,8 @@
 //
 //   net_loop.cc    the thread: signals, sockets, timers        net_peer.cc   tokens, parking, loss, abort
 //   net_rounds.cc  rounds that open, end, are dropped          net_frames.cc from frames to what they mean
-//   net_direct.cc  small payloads: all to all                  net_ring.cc   large ones: around the ring
+//   net_eager.cc   small payloads, by one of two ways:         net_ring.cc   large ones: around the ring
+//   net_direct.cc  all to all                                  net_doubling.cc  doubling, when there are many hosts
 //   net_withdraw.cc rounds that never finish
 //   net_times.h   how long rounds take
 //   net_publish.cc, net_gather.cc  pull rounds: data out, data in
@@ -154,6 +155,7 @@ struct hvd_net final : private hvd::FrameHandler {
   void copy_to_members(NetPlan *plan, uint64_t round, NetRound *state, uint64_t offset, uint64_t bytes);
   void complete(NetPlan *plan, uint64_t round, NetRound *state);
   void end_stage(const NetPlan &plan, NetRound *state, hvd::Stage stage);
+  void count_round(const NetPlan &plan);
   void advance(NetPlan *plan, uint64_t round);
   void note_wanted(NetPlan *plan, uint64_t round, NetRound *state);
   void drop_all();
@@ -162,16 +164,26 @@ struct hvd_net final : private hvd::FrameHandler {
   void fail_chunk(NetPlan *plan, uint64_t round, uint32_t chunk, hvd_status status);
   hvd::RoundSite site(const NetPlan *plan) const { return {board_->view, *plan->view}; }
 
-  // net_direct.cc
-  void direct_started(NetPlan *plan, uint64_t round, NetRound *state);
-  void direct_ready(NetPlan *plan, uint64_t round, NetRound *state);
-  void direct_finish(NetPlan *plan, uint64_t round, NetRound *state);
-  void direct_reduce(NetPlan *plan, NetRound *state);
+  // net_eager.cc
+  void eager_started(NetPlan *plan, uint64_t round, NetRound *state);
+  void eager_ready(NetPlan *plan, uint64_t round, NetRound *state);
+  void eager_go_on(NetPlan *plan, uint64_t round, NetRound *state);
+  hvd::OutFrame part_of(NetPlan *plan, uint64_t round, const NetRound &state) const;
   const char *check_eager(NetPeer *peer, NetPlan *plan, const Frame &frame) const;
   const char *got_eager(NetPeer *peer, NetPlan *plan, const Frame &frame, hvd::SharedBytes data);
   const char *got_want(NetPeer *peer, NetPlan *plan, const Frame &frame);
-  const char *got_direct_credit(NetPeer *peer, NetPlan *plan, const Frame &frame);
+  void note_waited_for(const NetPeer *peer, NetPlan *plan, const Frame &frame);
+  const char *got_eager_credit(NetPeer *peer, NetPlan *plan, const Frame &frame);
   void grant(NetPeer *peer, NetPlan *plan, uint64_t round, uint32_t chunk);
+
+  // net_direct.cc
+  void direct_send(NetPlan *plan, uint64_t round, const NetRound &state);
+  void direct_finish(NetPlan *plan, uint64_t round, NetRound *state);
+  void direct_reduce(NetPlan *plan, NetRound *state);
+
+  // net_doubling.cc
+  void doubling_go_on(NetPlan *plan, uint64_t round, NetRound *state);
+  void doubling_add(NetPlan *plan, NetRound *state, const hvd::Pairing &pairing);
 
   // net_ring.cc
   void ring_ready(NetPlan *plan, uint64_t round, NetRound *state, uint32_t chunk);
@@ -251,7 +263,7 @@ struct hvd_net final : private hvd::FrameHandler {
   std::vector<std::pair<uint64_t, uint64_t>> doubts_;  // (plan, round): may never finish, to be looked at
   std::vector<std::pair<Lane *, hvd::OutFrame>> last_words_;  // go out when what rounds had to say is dropped
   uint64_t next_tick_ns_ = 0;
-  uint32_t direct_in_flight_ = 0;  // direct rounds whose own part is sent
+  uint32_t eager_in_flight_ = 0;  // direct and doubling rounds whose own part is ready
   hvd_net_info info_{};
   hvd_net_times times_{};
 };

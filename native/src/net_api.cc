@@ -23,7 +23,8 @@ constexpr auto kAnswerWithin = std::chrono::milliseconds(100);
 bool spec_is_valid(const hvd_net_spec &spec) {
   bool hosts = spec.n_hosts != 0 && spec.n_hosts <= kMaxHosts && spec.my_host < spec.n_hosts;
   bool flow = spec.lanes != 0 && spec.lanes <= kMaxLanes && spec.eager_bytes >= kLeastEager && spec.eager_bytes <= kMostEager;
-  return hosts && flow && spec.ping_ms != 0 && spec.ping_ms <= 60000 && spec.silent_ms > spec.ping_ms;
+  bool known = spec.algorithm <= HVD_NET_RING;
+  return hosts && flow && known && spec.ping_ms != 0 && spec.ping_ms <= 60000 && spec.silent_ms > spec.ping_ms;
 }
 
 void prepare_socket(int fd) {
@@ -164,12 +165,11 @@ hvd_status hvd_net::plan_add(uint64_t offset, const PlanHosts &hosts) {
   made.hosts.assign(hosts.ring, hosts.ring + hosts.n);
   made.me = made.place_of(spec_.my_host);
   if (view->is_pull()) made.member_hosts.assign(hosts.of_members, hosts.of_members + hosts.n_members);
-  bool is_small = view->bytes == 0 || (view->bytes <= hvd::kMaxEagerBytes && hosts.n <= hvd::kMaxDirectHosts);
-  made.direct = !view->is_pull() && is_small;
   made.slots.resize(view->depth);
   for (uint32_t i = 0; i < view->depth; ++i) made.slots[i].round = i;
   made.published.resize(view->n_members);
   made.view = std::move(view);
+  made.choose(spec_.algorithm);
   {
     std::lock_guard lock(mutex_);
     if (!added_.insert(made.view->plan_id).second) return HVD_E_INVALID;

@@ -17,6 +17,7 @@
 //
 // `status` is a negated hvd_status: where a payload is missing because its sender failed to make it.
 // GIVE_UP: this round, and those after it, never finish (net_withdraw.cc).
+// CREDIT of an eager round says that it has begun: who has a part may send it without tokens.
 // WANT asks for the credit that an eager frame needs when there are no tokens for it: its sender says that it has data.
 #pragma once
 #include <cstdint>
@@ -26,7 +27,7 @@ namespace hvd {
 enum class FrameType : uint8_t { kEager = 1, kWant, kRing, kCredit, kMeta, kData, kGiveUp, kTokens, kPing, kAbort, kBye };
 
 constexpr uint16_t kFrameMagic = 0x4876;
-constexpr uint32_t kMaxEagerBytes = 64 << 10;   // largest payload of direct exchange
+constexpr uint32_t kMaxEagerBytes = 256 << 10;  // largest payload that hosts send whole
 constexpr uint32_t kMaxDataBytes = 128 << 10;   // of one DATA frame
 constexpr uint32_t kMaxTextBytes = 1000;
 constexpr uint32_t kTokenOverhead = 64;         // so that empty frames are not free

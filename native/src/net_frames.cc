@@ -90,7 +90,7 @@ const char *hvd_net::deliver(NetPeer *peer, NetPlan *plan, const Frame &frame, h
   switch (frame.type) {
     case FrameType::kEager: return got_eager(peer, plan, frame, std::move(data));
     case FrameType::kWant: return got_want(peer, plan, frame);
-    case FrameType::kCredit: return plan->direct ? got_direct_credit(peer, plan, frame) : got_ring_credit(peer, plan, frame);
+    case FrameType::kCredit: return plan->is_eager() ? got_eager_credit(peer, plan, frame) : got_ring_credit(peer, plan, frame);
     case FrameType::kMeta: return got_meta(peer, plan, frame);
     case FrameType::kGiveUp: return got_give_up(peer, plan, frame);
     case FrameType::kData: break;

@@ -176,7 +176,7 @@ bool hvd_net::flush_lanes(uint64_t now) {
   lanes.swap(dirty_);
   bool busy = false;
   for (Lane *lane : lanes) {
-    bool more = direct_in_flight_ > lane->pending_frames() || info_.parked_bytes != 0;
+    bool more = eager_in_flight_ > lane->pending_frames() || info_.parked_bytes != 0;
     uint64_t share_ns = more ? kShareLongNs : kShareNs;
     if (lane->pending_bytes() < kShareBytes && now - lane->wrote_ns < share_ns) {
       dirty_.push_back(lane);

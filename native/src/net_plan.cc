@@ -5,6 +5,8 @@
 namespace hvd {
 namespace {
 
+constexpr uint32_t kMaxDirectHosts = 8;
+constexpr uint64_t kMaxDirectBytes = 64 << 10;
 constexpr uint64_t kPieceAlign = 64;  // so that pieces start where vectors do; a multiple of every element
 
 std::unique_ptr<NetRound> make_round(const NetPlan &plan) {
@@ -12,19 +14,38 @@ std::unique_ptr<NetRound> make_round(const NetPlan &plan) {
   const PlanView &view = *plan.view;
   if (view.is_pull())
     round->arriving.resize(view.n_members);
-  else if (plan.direct)
-    round->from.resize(plan.n_hosts()), round->asks.resize(plan.n_hosts());
   else
     round->chunks.resize(view.n_chunks);
+  if (plan.is_eager()) round->from.resize(plan.n_hosts()), round->asks.resize(plan.n_hosts());
   return round;
 }
 
 }  // namespace
 
 bool NetRound::has_foreign_data() const {
-  if (n_here != 0 || std::find(asks.begin(), asks.end(), true) != asks.end()) return true;
+  if (n_here != 0 || is_waited_for || std::find(asks.begin(), asks.end(), true) != asks.end()) return true;
   if (std::any_of(arriving.begin(), arriving.end(), [](const Arriving &from) { return from.announced; })) return true;
   return std::any_of(chunks.begin(), chunks.end(), [](const ChunkState &chunk) { return chunk.credit; });
+}
+
+Algorithm choose_algorithm(const PlanView &view, uint32_t n_hosts, uint32_t asked) {
+  if (view.is_pull()) return Algorithm::kPull;
+  if (view.bytes > kMaxEagerBytes) return Algorithm::kRing;
+  if (asked == HVD_NET_RING && view.bytes != 0) return Algorithm::kRing;
+  if (asked == HVD_NET_DIRECT || n_hosts == 1) return Algorithm::kDirect;
+  if (asked == HVD_NET_DOUBLING) return Algorithm::kDoubling;
+  if (n_hosts > kMaxDirectHosts) return Algorithm::kDoubling;
+  return view.bytes <= kMaxDirectBytes ? Algorithm::kDirect : Algorithm::kRing;
+}
+
+void NetPlan::choose(uint32_t asked) {
+  algorithm = choose_algorithm(*view, n_hosts(), asked);
+  if (algorithm == Algorithm::kDoubling) pairings = hvd::pairings(n_hosts(), me);
+  if (!is_eager()) return;
+  hears.assign(n_hosts(), algorithm == Algorithm::kDirect);
+  hears[me] = false;
+  for (const Pairing &pairing : pairings)
+    if (pairing.receives()) hears[pairing.place] = true;
 }
 
 uint32_t NetPlan::place_of(uint32_t host) const {

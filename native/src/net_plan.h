@@ -9,12 +9,14 @@
 #include <memory>
 #include <vector>
 
+#include "doubling.h"
 #include "net_lane.h"
+#include "net_times.h"
 #include "plan.h"
 
 namespace hvd {
 
-// Direct exchange: what one host sent.
+// Direct exchange and doubling: what one host sent.
 struct Contribution {
   SharedBytes data;  // null: none yet, an empty payload, or a status instead
   uint8_t status = 0;
@@ -64,14 +66,16 @@ struct NetRound {
   uint32_t n_not_ready = 0;    // chunks that are not reduced locally
   uint64_t stage_ns = 0;       // when the stage that lasts began
   uint64_t copy_ns = 0;        // spent in it on copies to members
-  // direct
+  // direct, doubling
   std::vector<Contribution> from;  // by place in the ring
   std::vector<bool> asks;          // by place: has no tokens, waits for credit
   uint32_t n_here = 0;
-  bool own_sent = false;
-  Counted in_flight;               // from own_sent on
-  // ring
-  std::vector<ChunkState> chunks;
+  bool own_ready = false;
+  Counted in_flight;               // from own_ready on
+  uint32_t n_paired = 0;              // doubling: pairings that are over
+  bool said = false;               // what the next pairing sends is on its way
+  bool is_waited_for = false;      // by the host that we give our part to
+  std::vector<ChunkState> chunks;  // direct, doubling: only `ready`
   uint32_t n_done = 0;
   // pull
   std::vector<Arriving> arriving;      // by member
@@ -85,14 +89,17 @@ struct NetSlot {
   std::unique_ptr<NetRound> now, next;
 };
 
-constexpr uint32_t kMaxDirectHosts = 8;
+// How a plan's rounds travel: the same on all its hosts, because they know the same.  `asked`: hvd_net_algorithm.
+Algorithm choose_algorithm(const PlanView &view, uint32_t n_hosts, uint32_t asked);
 
 struct NetPlan {
   std::shared_ptr<const PlanView> view;
   std::vector<uint32_t> hosts;       // in ring order
   uint32_t me = 0;                   // our place
   std::vector<uint32_t> member_hosts;
-  bool direct = false;
+  Algorithm algorithm = Algorithm::kRing;
+  std::vector<Pairing> pairings;     // doubling
+  std::vector<bool> hears;           // direct, doubling: by place, those that send us a part
   std::vector<NetSlot> slots;
   uint64_t next_open = 0;            // cooperative: rounds below were started
   uint64_t limit = UINT64_MAX;       // rounds from here on never finish (net_withdraw.cc)
@@ -112,6 +119,12 @@ struct NetPlan {
   uint32_t successor() const { return hosts[(me + 1) % hosts.size()]; }
   uint32_t predecessor() const { return hosts[(me + hosts.size() - 1) % hosts.size()]; }
   uint32_t place_of(uint32_t host) const;  // n_hosts() if it takes no part
+  bool is_eager() const { return algorithm == Algorithm::kDirect || algorithm == Algorithm::kDoubling; }
+  bool hears_from(uint32_t place) const { return place < hears.size() && hears[place]; }
+  // Doubling: our first pairing takes from, or gives to, this place.
+  bool waits_for(uint32_t place) const { return begins_with(Pairing::Kind::kTake, place); }
+  bool gives_first_to(uint32_t place) const { return begins_with(Pairing::Kind::kGive, place); }
+  void choose(uint32_t asked);  // once view, hosts and me are known
   uint32_t steps() const { return 2 * (n_hosts() - 1); }
   NetSlot &slot(uint64_t round) { return slots[round % slots.size()]; }
   // The state of this round, made when it is new; null when no peer can be there yet, or the round is over.
@@ -129,6 +142,9 @@ struct NetPlan {
   Piece received_piece(uint32_t chunk, uint32_t step) const { return piece(chunk, me + 2 * n_hosts() - step - 1); }
 
  private:
+  bool begins_with(Pairing::Kind kind, uint32_t place) const {
+    return !pairings.empty() && pairings[0].kind == kind && pairings[0].place == place;
+  }
   Piece piece(uint32_t chunk, uint32_t index) const;
 };
 

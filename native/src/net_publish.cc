@@ -196,6 +196,6 @@ void hvd_net::finish_pull(NetPlan *plan, uint64_t round) {
     if (arriving.block != nullptr) lingering.blocks.push_back(arriving.block);
   plan->lingering.push_back(std::move(lingering));
   for (uint32_t i = 0; i < n_remote; ++i) hvd::mark_read(site(plan), round);
-  ++info_.rounds_pull;
+  count_round(*plan);
   advance(plan, round);
 }

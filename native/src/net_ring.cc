@@ -67,7 +67,7 @@ const char *hvd_net::begin_ring(Lane *lane, NetPlan *plan) {
   const hvd::PlanView &view = *plan->view;
   if (plan->is_beyond(frame.round)) return nullptr;
   NetRound *state = plan->current(frame.round);
-  bool expected = !plan->direct && !view.is_pull() && plan->predecessor() == lane->peer->host && frame.index < view.n_chunks;
+  bool expected = plan->algorithm == hvd::Algorithm::kRing && plan->predecessor() == lane->peer->host && frame.index < view.n_chunks;
   if (!expected || state == nullptr || !state->started) return "a piece that this plan does not expect";
   ChunkState &at = state->chunks[frame.index];
   if (!at.ready || at.receiving || frame.step != at.received || frame.step >= plan->steps()) return "a piece out of turn";

@@ -82,11 +82,11 @@ bool hvd_net::start_round(NetPlan *plan, uint64_t round) {
   state->stage_ns = view.entry(round).first_arrival_ns.load(std::memory_order_relaxed);
   end_stage(*plan, state, hvd::Stage::kWait);
   find_leader(plan, round, state);
-  if (plan->direct) direct_started(plan, round, state);
+  if (plan->is_eager()) eager_started(plan, round, state);
   if (view.n_chunks != 0)
     plan->reducing.push_back(round);
   else
-    direct_ready(plan, round, state);
+    eager_ready(plan, round, state);
   return true;
 }
 
@@ -117,16 +117,17 @@ bool hvd_net::look_at_chunks(NetPlan *plan, uint64_t round, NetRound *state) {
   const hvd::PlanView &view = *plan->view;
   if (state->zeros != nullptr) claim_zeros(plan, round);
   for (uint32_t c = 0; c < view.n_chunks; ++c) {
-    if (!plan->direct && state->chunks[c].ready) continue;
+    if (state->chunks[c].ready) continue;
     // Acquires the chunk; pairs with finish_chunk.  A lone member's data are ready as they are.
     uint64_t word = view.n_claims == 0 ? (round + 1) << 8 : view.ready(round, c).load(kSeqCst);
     if (word >> 8 != round + 1) continue;
     uint8_t status = static_cast<uint8_t>(word & 0xff);
     bool last = --state->n_not_ready == 0;
     if (last && view.n_claims != 0) end_stage(*plan, state, hvd::Stage::kReduce);
-    if (plan->direct) {
+    if (plan->is_eager()) {
+      state->chunks[c].ready = true;
       if (status != 0) state->status = status;
-      direct_ready(plan, round, state);
+      if (last) eager_ready(plan, round, state);
     } else {
       if (status != 0) state->chunks[c].status = status;
       ring_ready(plan, round, state, c);
@@ -155,13 +156,12 @@ void hvd_net::copy_to_members(NetPlan *plan, uint64_t round, NetRound *state, ui
 
 // A stage ends and the next one begins.
 void hvd_net::end_stage(const NetPlan &plan, NetRound *state, hvd::Stage stage) {
-  auto algorithm = plan.view->is_pull() ? hvd::Algorithm::kPull : plan.direct ? hvd::Algorithm::kDirect : hvd::Algorithm::kRing;
   uint64_t now = hvd::now_ns(), all = now > state->stage_ns ? now - state->stage_ns : 0;
   if (stage == hvd::Stage::kNetwork && state->copy_ns != 0) {
-    hvd::count_time(&times_, algorithm, hvd::Stage::kCopy, state->copy_ns);
+    hvd::count_time(&times_, plan.algorithm, hvd::Stage::kCopy, state->copy_ns);
     all -= std::min(all, state->copy_ns);
   }
-  hvd::count_time(&times_, algorithm, stage, all);
+  hvd::count_time(&times_, plan.algorithm, stage, all);
   state->stage_ns = now;
 }
 
@@ -175,8 +175,17 @@ void hvd_net::complete(NetPlan *plan, uint64_t round, NetRound *state) {
   hvd::complete_round(view, round, state->status);
   for (uint32_t i = 0; i < n_zeros; ++i) hvd::mark_read(site(plan), round);
   hvd::end_net_hold(site(plan), round);
-  ++(plan->direct ? info_.rounds_direct : info_.rounds_ring);
+  count_round(*plan);
   advance(plan, round);
+}
+
+void hvd_net::count_round(const NetPlan &plan) {
+  switch (plan.algorithm) {
+    case hvd::Algorithm::kDirect: ++info_.rounds_direct; return;
+    case hvd::Algorithm::kDoubling: ++info_.rounds_doubling; return;
+    case hvd::Algorithm::kRing: ++info_.rounds_ring; return;
+    case hvd::Algorithm::kPull: ++info_.rounds_pull; return;
+  }
 }
 
 void hvd_net::advance(NetPlan *plan, uint64_t round) {

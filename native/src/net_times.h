@@ -12,7 +12,7 @@
 
 namespace hvd {
 
-enum class Algorithm : uint32_t { kDirect, kRing, kPull };
+enum class Algorithm : uint32_t { kDirect, kDoubling, kRing, kPull };
 enum class Stage : uint32_t { kWait, kReduce, kNetwork, kCopy };
 
 // Bucket b holds what took less than 2^b microseconds of 1024 ns, and not less than half of that.

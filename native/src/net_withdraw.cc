@@ -153,9 +153,9 @@ bool hvd_net::misses_departed(const NetPlan &plan, const NetRound &state) const 
       if (departed(plan.member_hosts[m]) && !state.arriving[m].is_complete() && !state.arriving[m].arrived) return true;
     return false;
   }
-  for (uint32_t place = 0; plan.direct && place < plan.n_hosts(); ++place)
-    if (departed(plan.hosts[place]) && !state.from[place].here) return true;
-  return !plan.direct && departed(plan.predecessor()) && !is_received(plan, state);
+  for (uint32_t place = 0; place < plan.hears.size(); ++place)
+    if (plan.hears[place] && departed(plan.hosts[place]) && !state.from[place].here) return true;
+  return !plan.is_eager() && departed(plan.predecessor()) && !is_received(plan, state);
 }
 
 void hvd_net::give_up(NetPlan *plan, uint64_t round) {

@@ -24,7 +24,8 @@ NetHost::NetHost(uint32_t host_index, uint32_t n_ranks, uint32_t n_hosts, const 
   CHECK_EQUAL(hvd_arena_create(options.agent_arena_bytes, &agent), HVD_OK);
   fds = arena_fds;
   fds.push_back(hvd_arena_fd(agent));
-  hvd_net_spec spec{n_hosts, index, options.lanes, options.eager_bytes, options.ping_ms, options.silent_ms};
+  hvd_net_spec spec{n_hosts, index, options.lanes, options.eager_bytes, options.ping_ms, options.silent_ms,
+                    options.algorithm};
   if (!shares_mappings()) {
     CHECK_EQUAL(hvd_net_create(board, arena_fds.data(), n, agent, &spec, &net), HVD_OK);
     return;

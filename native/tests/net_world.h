@@ -17,6 +17,7 @@ struct NetOptions {
   bool tcp = false;
   uint64_t spin_ns = 20000;
   uint64_t agent_arena_bytes = 1ull << 30;
+  uint32_t algorithm = HVD_NET_BY_SIZE;
 };
 
 struct NetHost : Host {

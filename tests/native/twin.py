@@ -9,7 +9,7 @@ import numpy.typing as npt
 from horovod import native
 from horovod.native import DType, ReduceOp
 
-__all__ = ["FLOATS", "NUMPY", "OPS", "Array", "combined", "narrow", "random_array", "scale", "twin", "widen"]
+__all__ = ["FLOATS", "NUMPY", "OPS", "Array", "combined", "doubled", "narrow", "random_array", "scale", "twin", "widen"]
 
 Array = npt.NDArray[Any]
 
@@ -83,6 +83,20 @@ def twin(dtype: DType, op: ReduceOp, arrays: list[Array], pre: float = 1.0, post
         for array in arrays[1:]:
             total = combined(op, total, scale(widen(dtype, array), pre))
         return narrow(dtype, scale(total, post))
+
+
+def doubled(dtype: DType, op: ReduceOp, parts: list[Array], post: float = 1.0) -> Array:
+    """What hosts have after recursive doubling: two and two are added, rounded each time, until one part is left.
+
+    The first ones are added alone until as many as a power of two are left.
+    """
+    left, power = list(parts), 1 << (len(parts).bit_length() - 1)
+    for at in range(len(parts) - power):
+        left[at : at + 2] = [twin(dtype, op, left[at : at + 2])]
+    while len(left) > 1:
+        factor = post if len(left) == 2 else 1.0
+        left = [twin(dtype, op, left[at : at + 2], 1.0, factor) for at in range(0, len(left), 2)]
+    return left[0]
 
 
 def random_array(dtype: DType, count: int, generator: np.random.Generator) -> Array:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from horovod.agent.planes.gloo import GlooServer
 
-from tests.planes.makers import Made, PlaneMaker, gloo, local, tcp
+from tests.planes.makers import Made, PlaneMaker, doubling, gloo, local, tcp
 from tests.planes.world import Shape, World
 
 Fresh = Callable[..., Made]
@@ -27,8 +27,8 @@ def gloo_server() -> Iterator[GlooServer]:
 
 @pytest.fixture(scope="session")
 def makers(gloo_server: GlooServer) -> dict[str, PlaneMaker]:
-    """All planes; whoever adds one adds it here, and it has to pass what the others pass."""
-    return {"local": local, "tcp": tcp, "gloo": gloo(gloo_server)}
+    """All planes, and all ways to go over one; whoever adds one adds it here, and it has to pass what the others pass."""
+    return {"local": local, "tcp": tcp, "doubling": doubling, "gloo": gloo(gloo_server)}
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import psutil
+from horovod import native
 from horovod.agent.core import events as ev
 from horovod.agent.core.values import Host
 from horovod.agent.planes import sockets
@@ -28,7 +29,7 @@ from tests.cluster.harness import Forwarder
 from tests.planes.relay import Relay
 from tests.planes.world import HostRoom, Loop, Shape, World
 
-__all__ = ["Made", "PlaneMaker", "Trouble", "gloo", "local", "tcp"]
+__all__ = ["Made", "PlaneMaker", "Trouble", "doubling", "gloo", "local", "tcp"]
 
 _KEY = b"k" * 32
 _OPEN_S = 50.0
@@ -85,9 +86,10 @@ class _Connector:
         gloo: GlooServer | None = None,
         between: Callable[[int], int] = lambda port: port,
         address: str = _ADDRESS,
+        algorithm: native.NetAlgorithm = native.NetAlgorithm.BY_SIZE,
     ) -> None:
         self._gloo, self._between, self._address = gloo, between, address
-        self._tcp = TcpOptions(lanes=1 if gloo is not None else 2, silent_s=silent_s)
+        self._tcp = TcpOptions(1 if gloo is not None else 2, silent_s, algorithm)
         self.inside: Callable[[list[Link]], None] = lambda links: None
         self.planes: list[object] = []
 
@@ -164,12 +166,24 @@ class _TcpTrouble:
             forwarder.close()
 
 
-def tcp(shape: Shape, silent_s: float = 20.0, troubled: bool = False, address: str = _ADDRESS) -> Made:
+def tcp(
+    shape: Shape,
+    silent_s: float = 20.0,
+    troubled: bool = False,
+    address: str = _ADDRESS,
+    algorithm: native.NetAlgorithm = native.NetAlgorithm.BY_SIZE,
+) -> Made:
     """Connections over loopback."""
+    doubles = algorithm is native.NetAlgorithm.DOUBLING
     if not troubled:
-        return Made(World(shape, _Connector(silent_s, address=address)))
+        return Made(World(shape, _Connector(silent_s, address=address, algorithm=algorithm), doubles))
     trouble = _TcpTrouble()
-    return Made(World(shape, _Connector(silent_s, between=trouble.between)), trouble)
+    return Made(World(shape, _Connector(silent_s, between=trouble.between, algorithm=algorithm), doubles), trouble)
+
+
+def doubling(shape: Shape, silent_s: float = 20.0, troubled: bool = False, address: str = _ADDRESS) -> Made:
+    """The same, with recursive doubling for small sums however few the hosts are."""
+    return tcp(shape, silent_s, troubled, address, native.NetAlgorithm.DOUBLING)
 
 
 # ---- Gloo

@@ -1,8 +1,9 @@
 """What every plane must do: functions of a World, whatever plane joins its hosts.
 
 Results are compared with the dumb twin.  Where design fixes the rounding, the bits must be equal: everything that is not a rounded
-sum, what members reduce for themselves, and direct exchange, which adds hosts' parts in rank order.  Elsewhere, in the ring, sums
-of floats are compared within what one rounding per hop may cost.  All ranks always have the same bits.
+sum, what members reduce for themselves, direct exchange, which adds hosts' parts in rank order, and doubling, which adds them in a
+tree.  Elsewhere, in the ring, sums of floats are compared within what one rounding per hop may cost.  All ranks always have the
+same bits.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from horovod import native
 from horovod.common.engine import OK, NativeEngine
 from horovod.native import DType, ReduceOp
 
-from tests.native.twin import FLOATS, NUMPY, OPS, combined, narrow, random_array, scale, twin, widen
+from tests.native.twin import FLOATS, NUMPY, OPS, combined, doubled, narrow, random_array, scale, twin, widen
 from tests.planes.world import Array, World, allreduce, finish, published, submit
 
 __all__ = [
@@ -42,7 +43,7 @@ _KINDS = [(dtype, op) for dtype in DType for op in OPS]
 
 
 def expected(world: World, arrays: Sequence[Array], dtype: DType, op: ReduceOp, factors: tuple[float, float]) -> Array:
-    """Of an allreduce by direct exchange: one rounding on each host, one at the end."""
+    """Of a small allreduce: one rounding on each host, and one at the end or, in a tree, whenever two parts are added."""
     pre, post = factors
     if not world.remote:
         return _on_host(arrays, dtype, op, pre, post)
@@ -50,7 +51,7 @@ def expected(world: World, arrays: Sequence[Array], dtype: DType, op: ReduceOp, 
     for count in world.shape:
         parts.append(_on_host(arrays[at : at + count], dtype, op, pre, 1.0))
         at += count
-    return twin(dtype, op, parts, 1.0, post)
+    return doubled(dtype, op, parts, post) if world.doubles else twin(dtype, op, parts, 1.0, post)
 
 
 def _on_host(arrays: Sequence[Array], dtype: DType, op: ReduceOp, pre: float, post: float) -> Array:

@@ -32,11 +32,16 @@ def _cases(shapes: dict[str, list[Shape]], *marks: Any) -> list[Any]:
     ]
 
 
+DOUBLING: list[Shape] = [(1, 1), (2, 1, 1), (1,) * 6, (2,) * 7, (1,) * 9, (1,) * 12, (1,) * 16]
+doubled = [*_cases({"doubling": [(1, 2, 1, 1, 2)]}), *_cases({"doubling": DOUBLING}, pytest.mark.slow)]
+
 everywhere = pytest.mark.parametrize("world", [*_cases(FAST), *_cases(SLOW, pytest.mark.slow)], indirect=True)
+# Where it matters how sums of small payloads travel.
+sums = pytest.mark.parametrize("world", [*_cases(FAST), *_cases(SLOW, pytest.mark.slow), *doubled], indirect=True)
 TWO: dict[str, list[Shape]] = {"local": [(2,)], "tcp": [(1, 1), (2, 1)], "gloo": [(1, 1)]}
 
 
-@everywhere
+@sums
 def test_dtypes_and_ops(world: World) -> None:
     suite.check_dtypes_and_ops(world)
 
@@ -46,22 +51,22 @@ def test_dtypes_and_ops_in_pieces(world: World) -> None:
     suite.check_dtypes_around(world)
 
 
-@everywhere
+@sums
 def test_sizes(world: World) -> None:
     suite.check_sizes(world)
 
 
-@everywhere
+@sums
 def test_factors_and_rounding(world: World) -> None:
     suite.check_factors(world)
 
 
-@everywhere
+@sums
 def test_barrier(world: World) -> None:
     suite.check_barrier(world)
 
 
-@everywhere
+@sums
 def test_any_order(world: World) -> None:
     suite.check_orders(world)
 

@@ -24,18 +24,21 @@ pytestmark = [pytest.mark.usefixtures("no_leaks"), pytest.mark.timeout(100)]
 slow = pytest.mark.slow
 SILENT_S = 4.0
 BYTES = 16 << 20
+SMALL_BYTES = 64 << 10
 # What only the carrier of the frames changes is looked at with one plane by default, with the others on request.
 what = pytest.mark.parametrize("pull", [False, pytest.param(True, marks=slow)], ids=["reduce", "pull"])
 mostly_tcp = pytest.mark.parametrize("name", ["tcp", pytest.param("gloo", marks=slow)])
+small_too = pytest.mark.parametrize("name", ["tcp", "doubling", pytest.param("gloo", marks=slow)])
 
 
 class Rounds:
     """Ranks with large rounds, one after the other until there is an error; ``started`` when all are in the second one.
 
-    They reduce, or with ``pull`` everybody reads what everybody publishes.
+    Where small sums are what differs, rounds are small.  Ranks reduce, or with ``pull`` everybody reads what everybody publishes.
     """
 
-    def __init__(self, world: World, pull: bool = False, nbytes: int = BYTES) -> None:
+    def __init__(self, world: World, pull: bool = False) -> None:
+        nbytes = SMALL_BYTES if world.doubles else BYTES
         self._world, self._plan = world, world.plan(None if pull else nbytes, DType.INT32)
         self._count, self._lock, self._left = nbytes // 4, threading.Lock(), world.size
         self._round = self._pull if pull else self._reduce
@@ -93,7 +96,7 @@ def check_lost(made: Made, ends: list[tuple[int, str]]) -> None:
         assert room.told[0].host == 0 or isinstance(room.told[0], ev.PlaneAborted), room.told
 
 
-@mostly_tcp
+@small_too
 def test_bytes_that_come_one_by_one(fresh: Fresh, name: str) -> None:
     made = fresh(name, (1, 2), troubled=True)
     assert made.trouble is not None
@@ -109,7 +112,7 @@ def test_hosts_that_meet_over_ipv6(fresh: Fresh, name: str) -> None:
     suite.check_sizes(fresh(name, (1, 1), address="::1").world, (1, 300_007))
 
 
-@mostly_tcp
+@small_too
 def test_a_slow_peer(fresh: Fresh, name: str) -> None:
     """Others neither lose it nor wait for it where it is not needed."""
     made = fresh(name, (1, 1, 1), silent_s=SILENT_S, troubled=True)
@@ -138,7 +141,7 @@ def test_a_slow_peer(fresh: Fresh, name: str) -> None:
 
 
 @what
-@pytest.mark.parametrize(("name", "shape"), [("local", (3,)), ("tcp", (1, 2)), ("gloo", (1, 2))])
+@pytest.mark.parametrize(("name", "shape"), [("local", (3,)), ("tcp", (1, 2)), ("doubling", (1, 2)), ("gloo", (1, 2))])
 def test_an_abort_in_flight(fresh: Fresh, name: str, shape: Shape, pull: bool) -> None:
     """One host ends the epoch while large rounds are under way: all ranks everywhere learn why."""
     made = fresh(name, shape)
@@ -155,7 +158,7 @@ def test_an_abort_in_flight(fresh: Fresh, name: str, shape: Shape, pull: bool) -
 
 
 @what
-@mostly_tcp
+@small_too
 def test_a_peer_that_vanishes_without_a_reset(fresh: Fresh, name: str, pull: bool) -> None:
     made = fresh(name, (1, 1, 2), silent_s=SILENT_S, troubled=True)
     assert made.trouble is not None
@@ -169,7 +172,7 @@ def test_a_peer_that_vanishes_without_a_reset(fresh: Fresh, name: str, pull: boo
 
 
 @what
-@mostly_tcp
+@small_too
 def test_connections_that_break(fresh: Fresh, name: str, pull: bool) -> None:
     """Long before silence could tell."""
     made = fresh(name, (1, 1, 2), silent_s=60.0, troubled=True)

@@ -103,10 +103,18 @@ class Plan:
 
 
 class World:
-    """``shape`` has the number of ranks of each host.  ``connect`` gives each room its plane; None: one host, no plane."""
+    """``shape`` has the number of ranks of each host.  ``connect`` gives each room its plane; None: one host, no plane.
 
-    def __init__(self, shape: Shape, connect: Callable[[Loop, Sequence[HostRoom]], Callable[[], None]] | None) -> None:
-        self.shape, self.loop = shape, Loop()
+    ``doubles``: small sums between hosts travel by recursive doubling.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        connect: Callable[[Loop, Sequence[HostRoom]], Callable[[], None]] | None,
+        doubles: bool = False,
+    ) -> None:
+        self.shape, self.loop, self.doubles = shape, Loop(), doubles
         self.remote = connect is not None
         self.rooms = [HostRoom(place, count, self.remote) for place, count in enumerate(shape)]
         self.where = [(place, index) for place, count in enumerate(shape) for index in range(count)]
