@@ -18,6 +18,7 @@ CHECKS = (
     "adasum",
     "sampler",
     "optimizer",
+    "habits",
     "state",
     "sets",
     "refusals",
