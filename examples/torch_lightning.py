@@ -11,7 +11,8 @@ is wrapped in configure_optimizers.  What follows from that:
 * self.log(sync_dist=True) does nothing: average what you log with hvd.allreduce.  Then callbacks that look at it, such as
   EarlyStopping, decide the same on all ranks.
 * on_before_optimizer_step must call optimizer.synchronize() when the Trainer clips gradients: it clips what all have reduced.
-* accumulate_grad_batches, precision="bf16-mixed", schedulers and ckpt_path work as ever.
+* accumulate_grad_batches is told to the optimizer, too, as backward_passes_per_step.
+* fit(ckpt_path=...) reads the file on every rank, so all must see it; here all then get what rank 0 has read.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class Digits(lightning.LightningModule):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Horovod's optimizer around the usual one."""
         optimizer = torch.optim.Adam(self.parameters(), lr=self.rate * hvd.size() ** 0.5)
-        return hvd.DistributedOptimizer(optimizer, named_parameters=self.named_parameters())
+        passes = self.trainer.accumulate_grad_batches
+        return hvd.DistributedOptimizer(optimizer, self.named_parameters(), backward_passes_per_step=passes)
 
     def on_train_start(self) -> None:
         """All ranks begin with what rank 0 has, from a checkpoint or not."""
@@ -93,7 +95,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=32, help="per rank")
+    parser.add_argument("--accumulate", type=int, default=1, help="batches whose gradients are summed before a step")
+    parser.add_argument("--precision", default="32-true", help="as Lightning has it, such as bf16-mixed")
     parser.add_argument("--folder", type=Path, help="where rank 0 writes the checkpoint of the best epoch")
+    parser.add_argument("--resume", type=Path, help="a checkpoint to go on from")
     arguments = parser.parse_args()
 
     hvd.init()
@@ -106,6 +111,8 @@ def main() -> None:
         devices=1,
         max_epochs=arguments.epochs,
         gradient_clip_val=1.0,
+        accumulate_grad_batches=arguments.accumulate,
+        precision=arguments.precision,
         logger=False,
         enable_checkpointing=writes,
         callbacks=[ModelCheckpoint(arguments.folder, "best", monitor="accuracy", mode="max")] if writes else [],
@@ -113,7 +120,7 @@ def main() -> None:
         enable_model_summary=is_first,
     )
     train, test = load_data(arguments.batch_size)
-    trainer.fit(Digits(), train, test)
+    trainer.fit(Digits(), train, test, ckpt_path=arguments.resume)
     if is_first:
         print(f"test accuracy {trainer.callback_metrics['accuracy']:.2%} on {hvd.size()} rank(s)", flush=True)
     hvd.shutdown()

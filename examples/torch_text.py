@@ -155,6 +155,10 @@ def main() -> None:
     torch.manual_seed(42)
     torch.set_num_threads(1)  # ranks share the cores
     training, test = load_data(arguments.bytes, arguments.length)
+    if len(training) < arguments.batch_size:
+        raise SystemExit(
+            f"--bytes {arguments.bytes} are only {len(training)} pieces to train with, less than one batch"
+        )
     model = Transformer(arguments.length, arguments.width, arguments.layers)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())

@@ -61,6 +61,7 @@ def test_throughput_against_gloo(tmp_path: Path) -> None:
         assert speed == pytest.approx(4 / cases[model]["series"]["hvd"]["median_s"])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_overhead_of_a_rank(tmp_path: Path) -> None:
     pytest.importorskip("torch")

@@ -135,8 +135,10 @@ def test_options_that_contradict_each_other_are_refused() -> None:
         (["--ddp", "--use-adasum"], "goes with neither"),
         (["--model", "resnet"], "unknown model resnet: choose one of resnet50"),
         (["--model", "bert-tiny", "--seq-length", "513"], "at most 512"),
+        (["--bytes", "100"], "less than one batch"),
     ):
-        done = _run_alone("examples/torch_synthetic_benchmark.py", *arguments)
+        script = "text" if "--bytes" in arguments else "synthetic_benchmark"
+        done = _run_alone(f"examples/torch_{script}.py", *arguments)
         assert done.returncode != 0
         assert words in done.stderr
 
@@ -150,7 +152,17 @@ def test_lightning() -> None:
 
 @needs_lightning
 @pytest.mark.slow
-def test_lightning_alone_with_a_checkpoint(tmp_path: Path) -> None:
-    line = f"{LIGHTNING} --folder {tmp_path}"
-    assert "on 1 rank(s)" in said_by(1, line, (line,))
+def test_what_the_lightning_example_says_is_supported(tmp_path: Path) -> None:
+    """Checkpoints, and going on from them with another number of ranks; accumulation; mixed precision."""
+    first = f"{LIGHTNING} --folder {tmp_path}"
+    assert "on 1 rank(s)" in said_by(1, first, (first,))
     assert [path.name for path in tmp_path.iterdir()] == ["best.ckpt"]
+    lines = (
+        f"{LIGHTNING.replace('--epochs 1', '--epochs 2')} --resume {tmp_path / 'best.ckpt'}",
+        f"{LIGHTNING} --accumulate 2",
+        f"{LIGHTNING} --precision bf16-mixed",
+    )
+    for line in lines:
+        found = re.search(r"test accuracy ([\d.]+)% on 2 rank", said_by(2, line, lines))
+        assert found is not None
+        assert float(found[1]) > 60, line

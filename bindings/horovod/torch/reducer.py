@@ -179,6 +179,7 @@ class Reducer:
         assert memory is not None
         if gradient is None:
             bucket.view(slot).zero_()
+            memory.presence[slot.index] = 0
             return
         if gradient.layout is not torch.strided:
             gradient = parameter.grad = gradient.to_dense()
@@ -186,7 +187,7 @@ class Reducer:
             self._fill_compressed(slot, bucket, gradient)
         elif gradient.data_ptr() != memory.addresses[slot.index] or gradient.stride() != slot.strides:
             view = bucket.view(slot)
-            copy_dense(view, gradient)
+            copy_dense(view, gradient, slot.nbytes)
             if parameter.is_cpu:
                 gradient = parameter.grad = view
         slot.gradient, slot.version = gradient.data_ptr(), gradient._version
@@ -218,12 +219,9 @@ class Reducer:
         memory, client = bucket.memory, self._client
         assert memory is not None
         assert client is not None
-        present = [float(slot.parameter.grad is not None) for slot in bucket.slots]
-        memory.presence.copy_(torch.tensor(present))
-        buffers = bucket.buffers()
         if bucket.signature is None:
             bucket.signature = self._signature(bucket)
-        bucket.op = client.reduce(bucket.signature, buffers, blocking=False, keep=memory.buffer)
+        bucket.op = client.reduce(bucket.signature, memory.buffers, blocking=False, keep=memory.buffer)
 
     def _signature(self, bucket: Bucket) -> Signature:
         settings = self.settings
