@@ -19,7 +19,9 @@ class Case:
 
     ``kind``: ``blocking`` (one tensor), ``async`` (all tensors submitted, then awaited), ``names`` (one tensor, a new
     name each time), ``floor`` (the reduction kernel alone), ``step`` (a training step), ``step-alone`` (the same with
-    nobody to reduce with).  ``place``: tensors in ordinary memory (``plain``) or in the ``arena``.
+    nobody to reduce with), ``train`` (a training step of ``model`` on inputs of ``size`` pixels or words), ``layer`` (one
+    layer of a small call, which ``place`` names), ``hooks`` (gradients handed over and taken back), ``hooks-floor`` (the
+    same bytes copied and reduced, nothing else).  ``place``: tensors in ordinary memory (``plain``) or in the ``arena``.
     """
 
     kind: str
@@ -27,6 +29,8 @@ class Case:
     dtype: str = "float32"
     place: str = "plain"
     batch: int = 0
+    model: str = ""
+    size: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for the wire."""

@@ -10,13 +10,14 @@ from benchmarks.measure import Effort
 from benchmarks.peers import Peer, chosen
 
 
-def build_parser(description: str | None) -> argparse.ArgumentParser:
+def build_parser(description: str | None, with_peers: bool = True) -> argparse.ArgumentParser:
     """A parser with the common options."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--np", type=int, default=2, help="ranks of each peer")
-    parser.add_argument("--peers", default="gloo,openmpi", help="gloo, openmpi, or both; '' for none")
-    parser.add_argument("--peer-python", metavar="PATH", help="an interpreter whose horovod is the original")
-    parser.add_argument("--without-hvd", action="store_true", help="measure the peers alone")
+    if with_peers:
+        parser.add_argument("--peers", default="gloo,openmpi", help="gloo, openmpi, or both; '' for none")
+        parser.add_argument("--peer-python", metavar="PATH", help="an interpreter whose horovod is the original")
+        parser.add_argument("--without-hvd", action="store_true", help="measure the peers alone")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the results go")
     parser.add_argument("--rounds", type=int, default=Effort().rounds, help="turns that each series takes")
     parser.add_argument("--budget-s", type=float, default=Effort().budget_s, help="seconds of each turn")

@@ -55,13 +55,13 @@ def _missing_module(module: str, hint: str) -> str:
     return "" if importlib.util.find_spec(module) else f"{module} is not installed ({hint})"
 
 
-def hvd() -> Peer:
-    """Ours."""
+def hvd(variables: dict[str, str] | None = None) -> Peer:
+    """Ours, with these variables in the environment of launcher and ranks."""
 
     def launch(size: int) -> list[str]:
         return [sys.executable, "-m", "horovod.runner", "-np", str(size)]
 
-    return Peer("hvd", launch=launch, missing=_missing_module("horovod", "make setup"))
+    return Peer("hvd", launch=launch, missing=_missing_module("horovod", "make setup"), variables=variables or {})
 
 
 def gloo() -> Peer:

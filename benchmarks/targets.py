@@ -136,6 +136,19 @@ GRADIENTS: Sequence[Target] = (
     AtMost("memory of a rank, arena and board, beyond 1.1 times the gradients", "memory", "excess", 16e6, "MB", 1e6),
 )
 
+OVERHEAD: Sequence[Target] = (
+    AtMost("allreduce_ of 256 bytes, Python and C calls of a rank", "layers", "allreduce_", 20e-6, "us", 1e-6),
+    *(
+        AtMost(f"hooks and copies, {name}, beyond a plain copy", "gradients beyond the floor", name, 1.5e-3, "ms", 1e-3)
+        for name in ("161 tiny", "resnet50")
+    ),
+)
+
+THROUGHPUT: Sequence[Target] = (
+    AtLeast("ResNet-50 on small images, throughput, against DDP with Gloo", "resnet50", "hvd", "gloo", 1),
+    AtLeast("BERT-size encoder, throughput, against DDP with Gloo", "bert-base", "hvd", "gloo", 1),
+)
+
 COORDINATOR: Sequence[Target] = (
     AtMost("the model negotiated", "coordinator", "model_negotiated_s", 10.0, "s"),
     AtMost("one more tensor", "coordinator", "one_more_tensor_s", 1.0, "s"),

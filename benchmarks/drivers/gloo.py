@@ -13,7 +13,7 @@ from benchmarks.drivers import Task
 from benchmarks.drivers.tensors import (
     StepTask,
     Tensors,
-    build_model,
+    build_training,
     check_sum,
     make_optimizer,
     plain_tensors,
@@ -62,10 +62,10 @@ class GlooDriver:
         """Prepares a case."""
         if case.kind == "step-alone":
             return step_alone(case, self.rank)
-        if case.kind == "step":
-            model, inputs, targets = build_model(case, self.rank)
+        if case.kind in ("step", "train"):
+            model, inputs, targets, loss = build_training(case, self.rank)
             wrapped = torch.nn.parallel.DistributedDataParallel(model)
-            return StepTask(wrapped, make_optimizer(model), inputs, targets)
+            return StepTask(wrapped, make_optimizer(model), inputs, targets, loss)
         if case.kind not in ("blocking", "async") or case.place != "plain":
             raise Unsupported(f"Gloo has no {case.kind} in {case.place} memory")
         return (Blocking if case.kind == "blocking" else Async)(plain_tensors(case))

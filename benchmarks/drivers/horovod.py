@@ -14,7 +14,7 @@ from benchmarks.drivers import Task
 from benchmarks.drivers.tensors import (
     StepTask,
     Tensors,
-    build_model,
+    build_training,
     check_sum,
     make_optimizer,
     plain_tensors,
@@ -81,8 +81,12 @@ class HorovodDriver:
         """Prepares a case."""
         if case.kind == "step-alone":
             return step_alone(case, self.rank)
-        if case.kind == "step":
+        if case.kind in ("step", "train"):
             return self._make_step(case)
+        if case.kind in ("layer", "hooks", "hooks-floor"):
+            from benchmarks.drivers.overhead import make_overhead
+
+            return make_overhead(case, self.rank)
         if case.kind == "floor":
             from benchmarks.drivers.floor import Floor
 
@@ -100,9 +104,9 @@ class HorovodDriver:
         return [arena_tensor(shape, case.dtype) for shape in case.shapes]
 
     def _make_step(self, case: Case) -> StepTask:
-        model, inputs, targets = build_model(case, self.rank)
+        model, inputs, targets, loss = build_training(case, self.rank)
         optimizer = API.DistributedOptimizer(make_optimizer(model), named_parameters=model.named_parameters())
-        return StepTask(model, optimizer, inputs, targets)
+        return StepTask(model, optimizer, inputs, targets, loss)
 
     def settle(self) -> None:
         """Nothing to do: nobody needs a rank whose operations are over."""

@@ -10,6 +10,7 @@ import torch
 from benchmarks.cases import SEED, Case
 
 Tensors = list[torch.Tensor]
+Loss = Callable[[torch.nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def plain_tensors(case: Case) -> Tensors:
@@ -40,11 +41,30 @@ def build_model(case: Case, rank: int) -> tuple[torch.nn.Module, torch.Tensor, t
     return torch.nn.Sequential(*modules), inputs, torch.randn(case.batch, weights[-1][0])
 
 
+def build_training(case: Case, rank: int) -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor, Loss]:
+    """What a case trains: model, this rank's inputs and targets, loss."""
+    if case.kind != "train":
+        return *build_model(case, rank), mean_square
+    from examples import torch_synthetic_benchmark as networks
+
+    torch.manual_seed(SEED)
+    model = networks.build_model(case.model)
+    torch.manual_seed(SEED + rank)
+    return model, *networks.build_batch(case.model, case.batch, case.size, case.size), networks.loss_of
+
+
+def mean_square(model: torch.nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The loss of fully connected layers."""
+    return torch.nn.functional.mse_loss(model(inputs), targets)
+
+
 class StepTask:
     """Training steps of a model with an optimizer, whoever reduces the gradients."""
 
-    def __init__(self, model: Any, optimizer: Any, inputs: torch.Tensor, targets: torch.Tensor) -> None:
-        self.model, self.optimizer, self.inputs, self.targets = model, optimizer, inputs, targets
+    def __init__(
+        self, model: Any, optimizer: Any, inputs: torch.Tensor, targets: torch.Tensor, loss: Loss = mean_square
+    ) -> None:
+        self.model, self.optimizer, self.inputs, self.targets, self.loss = model, optimizer, inputs, targets, loss
         self.parameters = list(model.parameters())
 
     def check(self) -> None:
@@ -56,8 +76,7 @@ class StepTask:
         """That many steps."""
         for _ in range(count):
             self.optimizer.zero_grad()
-            loss = torch.nn.functional.mse_loss(self.model(self.inputs), self.targets)
-            loss.backward()
+            self.loss(self.model, self.inputs, self.targets).backward()
             self.optimizer.step()
 
 

@@ -35,6 +35,45 @@ def test_allreduce_against_gloo(tmp_path: Path) -> None:
     assert "no interpreter" in str(content["skipped"])
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_throughput_against_gloo(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    effort = (
+        "--rounds",
+        "1",
+        "--budget-s",
+        "0.01",
+        "--models",
+        "resnet-tiny,bert-tiny",
+        "--batch",
+        "2",
+        "--size",
+        "32",
+    )
+    content = _run("throughput", *effort, path=tmp_path)
+    cases, values = content["cases"], content["values"]
+    assert isinstance(cases, dict)
+    assert isinstance(values, dict)
+    for model in ("resnet-tiny", "bert-tiny"):
+        assert set(cases[model]["series"]) == {"hvd", "gloo"}
+        speed = values[f"{model} samples/s"]["hvd"]
+        assert speed == pytest.approx(4 / cases[model]["series"]["hvd"]["median_s"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_overhead_of_a_rank(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    content = _run("overhead", "--rounds", "1", "--budget-s", "0.01", "--sets", "161 tiny", path=tmp_path)
+    cases, values = content["cases"], content["values"]
+    assert isinstance(cases, dict)
+    assert isinstance(values, dict)
+    assert set(cases["layers"]["series"]) == {"allreduce_", "client", "engine", "foreign call"}
+    assert set(cases["gradients/161 tiny"]["series"]) == {"hooks", "hooks-floor"}
+    assert set(values["gradients beyond the floor"]) == {"161 tiny"}
+
+
 def test_an_unknown_peer_is_refused() -> None:
     command = [sys.executable, "-m", "benchmarks.allreduce", "--peers", "carrier-pigeon"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -19,6 +19,7 @@ CHECKS = (
     "sampler",
     "elastic",
     "optimizer",
+    "habits",
     "state",
     "sets",
     "refusals",

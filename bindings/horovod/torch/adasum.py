@@ -15,6 +15,7 @@ import torch
 from horovod.common.types import ReduceOp
 from horovod.torch.compression import Compressor
 from horovod.torch.loss_scaling import is_scaler_asking
+from horovod.torch.originals import note_step, share_state
 from horovod.torch.parameters import check_passes
 from horovod.torch.pending import synchronize
 from horovod.torch.reduce_ops import allreduce_async_
@@ -35,6 +36,7 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
         passes: int,
     ) -> None:
         self.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k != "step"})
+        self._original = optimizer
         self._parameter_names = names
         self._compression = compression
         self.backward_passes_per_step = passes
@@ -63,9 +65,15 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
         """Raises AssertionError: combination is part of the step."""
         raise AssertionError("Skipping synchronization is not supported when using Adasum optimizer.")
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As in torch."""
+        self._wrapped.load_state_dict(self, state_dict)
+        share_state(self, self._original)
+
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps, then replaces each parameter's change by the combination of all ranks' changes."""
         parameters = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
+        note_step(self._original)
         with torch.no_grad():
             before = [parameter.clone() for parameter in parameters]
             with torch.enable_grad():

@@ -21,6 +21,7 @@ from horovod.common.types import ReduceOp
 from horovod.torch.adasum import make_adasum_optimizer
 from horovod.torch.compression import Compression, Compressor, check_compression
 from horovod.torch.loss_scaling import is_scaler_asking
+from horovod.torch.originals import note_step, share_state
 from horovod.torch.parameters import check_groups, check_passes, name_parameters
 from horovod.torch.pending import require_client
 from horovod.torch.reducer import Reducer, Settings
@@ -38,6 +39,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def __init__(self, optimizer: torch.optim.Optimizer, names: dict[torch.Tensor, str], settings: Settings) -> None:
         # An instance attribute such as a scheduler's wrapper of step() belongs to the wrapped object.
         self.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k not in _NOT_COPIED})
+        self._original = optimizer
         self._parameter_names = names
         self._reducer = Reducer(settings)
         self._hooks: list[Any] = []
@@ -74,7 +76,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             return
         for group_index, group in enumerate(self.param_groups):
             for index, parameter in enumerate(group["params"]):
-                if parameter.requires_grad and parameter not in self._reducer.slots:
+                if parameter.requires_grad and not self._reducer.has(parameter):
                     self._watch(parameter, f"allreduce.noname.{group_index}.{index}")
 
     def _watch(self, parameter: torch.Tensor, default_name: str) -> None:
@@ -84,7 +86,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def _gradient_came(self, parameter: torch.Tensor) -> None:
         self._synchronized = self._by_scaler = False
-        self._reducer.arrive(self._reducer.slots[parameter])
+        self._reducer.arrive(parameter)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """From now on gradients are reduced in every ``passes``-th backward pass."""
@@ -119,21 +121,27 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         if self._should_synchronize:
             self._synchronize_once()
         self._synchronized = self._by_scaler = False
+        note_step(self._original)
         return self._wrapped.step(self)
 
     def _step_with(self, closure: Callable[[], Any]) -> Any:
-        if self._reducer.is_pending():
+        is_reduced = self._reducer.is_pending()
+        if is_reduced:
             self.synchronize()
+        note_step(self._original)
 
         def evaluate() -> Any:
+            nonlocal is_reduced
+            self._synchronized, is_reduced = is_reduced, False
             with torch.enable_grad():
                 loss = closure()
-            if self._should_synchronize:
+            # Not where the closure has done so (it clips), or computes nothing after a backward pass before the step.
+            if self._should_synchronize and not self._synchronized:
                 self.synchronize()
             return loss
 
         result = self._wrapped.step(self, evaluate)
-        self._synchronized = False
+        self._synchronized = self._by_scaler = False
         return result
 
     def _synchronize_once(self) -> None:
@@ -162,6 +170,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         """As in torch; between backward() and step(), which all ranks must do then, the gradients are reduced first."""
         self._end_step_early()
         self._wrapped.load_state_dict(self, state_dict)
+        share_state(self, self._original)
 
     def _end_step_early(self) -> None:
         """Finishes what was handed over: rounds that were left open would meet gradients of a later step elsewhere."""

@@ -23,7 +23,7 @@ from horovod.common import basics
 from horovod.common.exceptions import HorovodInternalError, MismatchError, NotInitializedError, UsageError
 from horovod.common.process_sets import ProcessSet
 from horovod.common.types import Client, CollectiveKind, ReduceOp, Signature
-from horovod.torch.buckets import Bucket, Memory, Slot, cut_into_buckets, memory_order
+from horovod.torch.buckets import Bucket, Memory, Slot, copy_dense, cut_into_buckets, memory_order
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.dtypes import wire_form
 from horovod.torch.functions import allgather_object
@@ -69,6 +69,7 @@ class Reducer:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.slots: dict[torch.Tensor, Slot] = {}
+        self._by_id: dict[int, Slot] = {}  # torch hashes tensors in Python
         self._buckets: list[Bucket] = []
         self._client: Client | None = None
         self._number = 0
@@ -78,7 +79,11 @@ class Reducer:
 
     def add(self, parameter: torch.Tensor, name: str) -> None:
         """Gives the parameter a place at the next ``finish``."""
-        self.slots[parameter] = Slot(parameter, name)
+        self.slots[parameter] = self._by_id[id(parameter)] = Slot(parameter, name)
+
+    def has(self, parameter: torch.Tensor) -> bool:
+        """Whether the parameter was added."""
+        return id(parameter) in self._by_id
 
     def is_pending(self) -> bool:
         """Whether a gradient was handed over and not finished, or waits for the agreement of the first step."""
@@ -128,9 +133,9 @@ class Reducer:
 
     # ---- a gradient has come
 
-    def arrive(self, slot: Slot) -> None:
+    def arrive(self, parameter: torch.Tensor) -> None:
         """Called by the hook when the parameter's gradient has been accumulated."""
-        client = self._running()
+        slot, client = self._by_id[id(parameter)], self._running()
         if client is None or client.size == 1:
             return
         passes = self.settings.passes
@@ -152,7 +157,11 @@ class Reducer:
         assert bucket is not None
         if bucket.missing == len(bucket.slots):
             bucket.begin(self._alloc)
-        with torch.no_grad():
+        # Hooks run without recording unless the backward pass itself is recorded, and leaving the switch alone is cheaper.
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                self._fill(slot, bucket)
+        else:
             self._fill(slot, bucket)
         slot.given = True
         bucket.missing -= 1
@@ -170,6 +179,7 @@ class Reducer:
         assert memory is not None
         if gradient is None:
             bucket.view(slot).zero_()
+            memory.presence[slot.index] = 0
             return
         if gradient.layout is not torch.strided:
             gradient = parameter.grad = gradient.to_dense()
@@ -177,7 +187,7 @@ class Reducer:
             self._fill_compressed(slot, bucket, gradient)
         elif gradient.data_ptr() != memory.addresses[slot.index] or gradient.stride() != slot.strides:
             view = bucket.view(slot)
-            view.copy_(gradient)
+            copy_dense(view, gradient, slot.nbytes)
             if parameter.is_cpu:
                 gradient = parameter.grad = view
         slot.gradient, slot.version = gradient.data_ptr(), gradient._version
@@ -209,12 +219,9 @@ class Reducer:
         memory, client = bucket.memory, self._client
         assert memory is not None
         assert client is not None
-        present = [float(slot.parameter.grad is not None) for slot in bucket.slots]
-        memory.presence.copy_(torch.tensor(present))
-        buffers = bucket.buffers()
         if bucket.signature is None:
             bucket.signature = self._signature(bucket)
-        bucket.op = client.reduce(bucket.signature, buffers, blocking=False, keep=memory.buffer)
+        bucket.op = client.reduce(bucket.signature, memory.buffers, blocking=False, keep=memory.buffer)
 
     def _signature(self, bucket: Bucket) -> Signature:
         settings = self.settings
@@ -236,9 +243,8 @@ class Reducer:
                 if not slot.given:
                     self._hand_over(slot)
             wait_all([bucket.op for bucket in self._buckets])
-            changed = [slot.name for slot in self.slots.values() if self._is_changed(slot)]
-            for slot in self.slots.values():
-                self._take_back(slot)
+            with torch.no_grad():
+                changed = [slot.name for slot in self.slots.values() if not self._take_back(slot)]
         except BaseException:
             self.forget_step()
             raise
@@ -256,36 +262,39 @@ class Reducer:
         for slot in self.slots.values():
             slot.forget_step()
 
-    def _is_changed(self, slot: Slot) -> bool:
-        if slot.bucket is None or not slot.gradient:
-            return False
-        gradient = slot.parameter.grad
-        if gradient is None or gradient.layout is not torch.strided:
-            return True
-        return gradient.data_ptr() != slot.gradient or gradient._version != slot.version
-
-    def _take_back(self, slot: Slot) -> None:
-        """Puts the result where the optimizer looks for it."""
-        parameter, bucket = slot.parameter, slot.bucket
+    def _take_back(self, slot: Slot) -> bool:
+        """Puts the result where the optimizer looks for it; False where the gradient is not what was handed over."""
+        bucket, gradient = slot.bucket, slot.parameter.grad
         if slot.waiter is not None:
-            reduced = slot.waiter()
-            if parameter.grad is not None or reduced._nnz():
-                parameter.grad = reduced
-            return
+            self._take_back_sparse(slot, slot.waiter())
+            return True
         assert bucket is not None
         assert bucket.memory is not None
-        gradient = parameter.grad
-        in_place = gradient is not None and slot.gradient == bucket.memory.addresses[slot.index]
-        slot.gradient = 0
-        if gradient is None and self._is_nowhere(slot, bucket.memory):
-            return
-        with torch.no_grad():
-            if gradient is None:
-                parameter.grad = bucket.view(slot).to(device=parameter.device, dtype=parameter.dtype)
-            elif not in_place:
-                gradient.copy_(bucket.view(slot))
-        if slot.sparse and parameter.grad is not None:
-            parameter.grad = parameter.grad.to_sparse(1)
+        handed_over, slot.gradient = slot.gradient, 0
+        is_unchanged = not handed_over or (
+            gradient is not None
+            and gradient.layout is torch.strided
+            and gradient.data_ptr() == handed_over
+            and gradient._version == slot.version
+        )
+        if is_unchanged and (gradient is None or handed_over != bucket.memory.addresses[slot.index]):
+            self._copy_out(slot, bucket)
+        if slot.sparse and slot.parameter.grad is not None:
+            slot.parameter.grad = slot.parameter.grad.to_sparse(1)
+        return is_unchanged
+
+    def _take_back_sparse(self, slot: Slot, reduced: torch.Tensor) -> None:
+        if slot.parameter.grad is not None or reduced._nnz():
+            slot.parameter.grad = reduced
+
+    def _copy_out(self, slot: Slot, bucket: Bucket) -> None:
+        """Where the gradient does not live in its slot: compressed, on another device, or missing on this rank."""
+        parameter, memory = slot.parameter, bucket.memory
+        assert memory is not None
+        if parameter.grad is not None:
+            parameter.grad.copy_(bucket.view(slot))
+        elif not self._is_nowhere(slot, memory):
+            parameter.grad = bucket.view(slot).to(device=parameter.device, dtype=parameter.dtype)
 
     def _is_nowhere(self, slot: Slot, memory: Memory) -> bool:
         """Whether no rank had a gradient: only sums of flags tell."""
