@@ -19,7 +19,8 @@ class Case:
 
     ``kind``: ``blocking`` (one tensor), ``async`` (all tensors submitted, then awaited), ``names`` (one tensor, a new
     name each time), ``floor`` (the reduction kernel alone), ``step`` (a training step), ``step-alone`` (the same with
-    nobody to reduce with).  ``place``: tensors in ordinary memory (``plain``) or in the ``arena``.
+    nobody to reduce with), ``step-single`` (that on one rank, while the others are idle), ``fit``, ``fit-alone`` and
+    ``fit-single`` (the same with Keras).  ``place``: tensors in ordinary memory (``plain``) or in the ``arena``.
     """
 
     kind: str
