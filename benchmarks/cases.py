@@ -19,9 +19,11 @@ class Case:
 
     ``kind``: ``blocking`` (one tensor), ``async`` (all tensors submitted, then awaited), ``names`` (one tensor, a new
     name each time), ``floor`` (the reduction kernel alone), ``step`` (a training step), ``step-alone`` (the same with
-    nobody to reduce with), ``train`` (a training step of ``model`` on inputs of ``size`` pixels or words), ``layer`` (one
-    layer of a small call, which ``place`` names), ``hooks`` (gradients handed over and taken back), ``hooks-floor`` (the
-    same bytes copied and reduced, nothing else).  ``place``: tensors in ordinary memory (``plain``) or in the ``arena``.
+    nobody to reduce with), ``step-single`` (that on one rank, while the others are idle), ``fit``, ``fit-alone`` and
+    ``fit-single`` (the same with Keras), ``train`` (a training step of ``model`` on inputs of ``size`` pixels or words),
+    ``layer`` (one layer of a small call, which ``place`` names), ``hooks`` (gradients handed over and taken back),
+    ``hooks-floor`` (the same bytes copied and reduced, nothing else).  ``place``: tensors in ordinary memory (``plain``)
+    or in the ``arena``.
     """
 
     kind: str

@@ -54,13 +54,13 @@ def measure_step(groups: Mapping[str, Group], effort: Effort, report: Report, ba
         print(f"{'step added':24}{name} {format_s(seconds)}", flush=True)
 
 
-def added_s(outcome: Outcome) -> dict[str, float]:
-    """What each peer adds to the median step of its own ranks alone; not below a microsecond, which is noise."""
+def added_s(outcome: Outcome, base: str = "alone") -> dict[str, float]:
+    """What each peer adds to the median step of its own ranks alone, or of a single one; below a microsecond it is noise."""
     medians = {name: summary.median_s for name, summary in outcome.summaries.items()}
     return {
-        name: max(1e-6, seconds - medians[f"{name}-alone"])
+        name: max(1e-6, seconds - medians[f"{name}-{base}"])
         for name, seconds in medians.items()
-        if f"{name}-alone" in medians
+        if f"{name}-{base}" in medians
     }
 
 

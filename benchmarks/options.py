@@ -1,4 +1,4 @@
-"""The options that both benchmarks share."""
+"""The options that the benchmarks share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def build_parser(description: str | None, with_peers: bool = True) -> argparse.A
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--np", type=int, default=2, help="ranks of each peer")
     if with_peers:
-        parser.add_argument("--peers", default="gloo,openmpi", help="gloo, openmpi, or both; '' for none")
+        parser.add_argument("--peers", default="gloo,openmpi", help="some of gloo, openmpi, mirrored; '' for none")
         parser.add_argument("--peer-python", metavar="PATH", help="an interpreter whose horovod is the original")
         parser.add_argument("--without-hvd", action="store_true", help="measure the peers alone")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the results go")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
+import socket
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.cluster.hosts import Host
@@ -97,7 +100,31 @@ def original(python: str) -> Peer:
     return Peer("horovod", python=python, launch=launch, missing=missing, works_when_idle=True)
 
 
-PEERS = {"gloo": gloo, "openmpi": openmpi}
+_TENSORFLOW = "pip install tensorflow"
+_QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
+_MOST_WORKERS = 16
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listened on a moment ago."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [one.getsockname()[1] for one in sockets]
+
+
+def keras() -> Peer:
+    """Ours, with Keras on TensorFlow."""
+    return replace(hvd(), name="keras", missing=_missing_module("tensorflow", _TENSORFLOW), variables=_QUIET)
+
+
+def mirrored() -> Peer:
+    """tf.distribute with two workers or more, over the loopback device."""
+    missing = _missing_module("tensorflow", _TENSORFLOW)
+    cluster = json.dumps({"cluster": {"worker": [f"127.0.0.1:{port}" for port in _free_ports(_MOST_WORKERS)]}})
+    return Peer("mirrored", missing=missing, variables={**_QUIET, "TF_CONFIG": cluster})
+
+
+PEERS = {"gloo": gloo, "openmpi": openmpi, "mirrored": mirrored}
 
 
 def chosen(names: str, peer_python: str | None, with_ours: bool = True) -> list[Peer]:

@@ -53,6 +53,26 @@ class AtLeast:
 
 
 @dataclass(frozen=True, slots=True)
+class AtMostTimes:
+    """``ours`` must be at most ``factor`` times ``theirs``."""
+
+    text: str
+    case: str
+    ours: str
+    theirs: str
+    factor: float
+
+    def judge(self, results: Results) -> Verdict:
+        """How many times as long."""
+        values = results.get(self.case, {})
+        text = f"{self.text}, at most {self.factor:g}x"
+        if self.ours not in values or self.theirs not in values:
+            return Verdict(text, f"needs {self.ours} and {self.theirs}", None)
+        reached = values[self.ours] / values[self.theirs]
+        return Verdict(text, f"{reached:.2f}x", reached <= self.factor)
+
+
+@dataclass(frozen=True, slots=True)
 class AtMost:
     """A measured value must be at most ``limit``, both shown in ``unit`` of ``scale``."""
 
@@ -147,6 +167,11 @@ OVERHEAD: Sequence[Target] = (
 THROUGHPUT: Sequence[Target] = (
     AtLeast("ResNet-50 on small images, throughput, against DDP with Gloo", "resnet50", "hvd", "gloo", 1),
     AtLeast("BERT-size encoder, throughput, against DDP with Gloo", "bert-base", "hvd", "gloo", 1),
+)
+
+TENSORFLOW_FIT: Sequence[Target] = (
+    AtMostTimes("model.fit, time added per step, against torch with as many bytes", "added", "keras", "hvd", 1.5),
+    AtLeast("model.fit, a step, against MultiWorkerMirroredStrategy", "fit", "keras", "mirrored", 1.5),
 )
 
 COORDINATOR: Sequence[Target] = (

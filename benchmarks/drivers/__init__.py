@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from benchmarks.cases import Case
 
@@ -19,6 +19,29 @@ class Task(Protocol):
     def run(self, count: int) -> None:
         """That many repetitions."""
         ...
+
+
+@runtime_checkable
+class TimesItself(Protocol):
+    """A task whose repetitions have something around them that is not to be timed."""
+
+    def timed(self, count: int) -> list[float]:
+        """Seconds of each of that many repetitions."""
+        ...
+
+
+class Idle:
+    """What a rank does while another one is measured by itself."""
+
+    def check(self) -> None:
+        """Nothing can be wrong."""
+
+    def run(self, count: int) -> None:
+        """Sleeps on, as nobody needs this rank."""
+
+    def timed(self, count: int) -> list[float]:
+        """As many samples as the other rank has; the slowest rank counts."""
+        return [0.0] * count
 
 
 class Driver(Protocol):
@@ -44,7 +67,15 @@ class Driver(Protocol):
         ...
 
 
-_MODULES = {"hvd": "horovod", "horovod": "horovod", "gloo": "gloo", "openmpi": "openmpi", "raw": "raw"}
+_MODULES = {
+    "hvd": "horovod",
+    "horovod": "horovod",
+    "gloo": "gloo",
+    "openmpi": "openmpi",
+    "raw": "raw",
+    "keras": "keras_hvd",
+    "mirrored": "mirrored",
+}
 
 
 def load_driver(arguments: argparse.Namespace) -> Driver:

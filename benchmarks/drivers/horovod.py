@@ -10,7 +10,7 @@ import horovod.torch as hvd
 import torch
 
 from benchmarks.cases import Case, Unsupported
-from benchmarks.drivers import Task
+from benchmarks.drivers import Idle, Task
 from benchmarks.drivers.tensors import (
     StepTask,
     Tensors,
@@ -79,8 +79,8 @@ class HorovodDriver:
 
     def make(self, case: Case) -> Task:
         """Prepares a case."""
-        if case.kind == "step-alone":
-            return step_alone(case, self.rank)
+        if case.kind in ("step-alone", "step-single"):
+            return Idle() if case.kind == "step-single" and self.rank else step_alone(case, self.rank)
         if case.kind in ("step", "train"):
             return self._make_step(case)
         if case.kind in ("layer", "hooks", "hooks-floor"):

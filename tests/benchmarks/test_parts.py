@@ -12,7 +12,7 @@ from benchmarks.measure import Outcome
 from benchmarks.report import format_s, percent_of_floor
 from benchmarks.shapes import gpt2_small, layers, resnet50, small, total_bytes
 from benchmarks.stats import Summary, slowest, summarize
-from benchmarks.targets import ALLREDUCE, GRADIENTS, AtLeast, AtMost, judge_all
+from benchmarks.targets import ALLREDUCE, GRADIENTS, TENSORFLOW_FIT, AtLeast, AtMost, AtMostTimes, judge_all
 from benchmarks.worker import Worker
 
 
@@ -52,6 +52,13 @@ def test_percent_of_floor() -> None:
 def test_added_time_refers_to_the_same_ranks() -> None:
     added = added_s(_outcome(hvd_alone=1.0, hvd=1.5, gloo_alone=1.2, gloo=2.2, other=9.0))
     assert added == {"hvd": pytest.approx(0.5), "gloo": pytest.approx(1.0)}
+    assert added_s(_outcome(hvd_single=1.0, hvd_alone=1.2, hvd=1.5), "single") == {"hvd": pytest.approx(0.5)}
+
+
+@pytest.mark.parametrize(("ours", "is_met"), [(1.5, True), (1.6, False), (None, None)])
+def test_a_ratio_that_may_not_be_exceeded(ours: float | None, is_met: bool | None) -> None:
+    values = {"hvd": 1.0} | ({"keras": ours} if ours else {})
+    assert AtMostTimes("text", "case", "keras", "hvd", 1.5).judge({"case": values}).is_met is is_met
 
 
 @pytest.mark.parametrize(("theirs", "is_met"), [(8.0, True), (7.9, False), (None, None)])
@@ -68,7 +75,7 @@ def test_a_limit(value: float, is_met: bool) -> None:
 
 
 def test_targets_that_were_not_measured_are_not_missed() -> None:
-    assert {verdict.is_met for verdict in judge_all([*ALLREDUCE, *GRADIENTS], {})} == {None}
+    assert {verdict.is_met for verdict in judge_all([*ALLREDUCE, *GRADIENTS, *TENSORFLOW_FIT], {})} == {None}
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(2.0, "2 s"), (0.0042, "4.2 ms"), (1.25e-5, "12.5 us")])
@@ -126,6 +133,21 @@ def test_a_worker_warms_up_and_repeats_as_told() -> None:
     answer = worker.handle({"do": "run", "name": "n", "inner": 7, "samples": 2})
     assert len(answer["seconds"]) == 2
     assert driver.task.runs == [3, 1, 7, 7]
+
+
+class SelfTimed(FakeTask):
+    """A task that times itself."""
+
+    def timed(self, count: int) -> list[float]:
+        """As many samples as were asked for."""
+        return [0.25] * count
+
+
+def test_a_task_may_time_itself() -> None:
+    worker = Worker(FakeDriver())
+    task = worker.tasks["fit"] = SelfTimed()
+    assert worker.handle({"do": "run", "name": "fit", "inner": 7, "samples": 3}) == {"seconds": [0.25] * 3}
+    assert task.runs == []
 
 
 def test_a_worker_says_what_a_peer_cannot_do() -> None:

@@ -1,4 +1,4 @@
-"""Callbacks on two ranks: equal starts, averaged metrics, learning rates batch by batch."""
+"""Callbacks on ranks: equal starts, averaged metrics, learning rates batch by batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from horovod.common.exceptions import HorovodInternalError
 
-from tests.tensorflow.checks_keras import assert_everywhere_the_same, data, mine, model, weights
+from tests.tensorflow.checks_keras import assert_everywhere_the_same, data, mean_of_ranks, mine, model, weights
 
 
 class _Rates(keras.callbacks.Callback):
@@ -104,7 +104,7 @@ def check_metrics_are_averaged_for_all_who_read_them() -> None:
         callbacks = [hvd.callbacks.MetricAverageCallback(), keras.callbacks.CSVLogger(str(path)), Reader()]
         history = net.fit(mine(x), mine(y), epochs=2, verbose=0, callbacks=callbacks)
         written = [float(row["number"]) for row in csv.DictReader(path.open())]
-    assert written == seen == history.history["number"] == [0.5, 0.5]
+    assert written == seen == history.history["number"] == [(hvd.size() - 1) / 2] * 2
     assert_everywhere_the_same(history.history["loss"])
 
 
@@ -131,11 +131,12 @@ def check_unequal_numbers_of_batches_are_told() -> None:
 
 def check_warm_up() -> None:
     """Row S42."""
+    expected = lambda epochs: 0.4 / hvd.size() * (epochs * (hvd.size() - 1) / 5 + 1)  # noqa: E731
     watch, history, _ = train(hvd.callbacks.LearningRateWarmupCallback(0.4, 5, verbose=1), 6)
-    np.testing.assert_allclose([watch.rates[0], watch.rates[49], watch.rates[59]], [0.204, 0.4, 0.4], rtol=1e-6)
+    np.testing.assert_allclose([watch.rates[0], watch.rates[49], watch.rates[59]], [expected(0.1), 0.4, 0.4], rtol=1e-6)
     np.testing.assert_allclose(history.history["lr"][4], 0.4, rtol=1e-6)
     resumed, _, _ = train(hvd.callbacks.LearningRateWarmupCallback(0.4, 5), 3, start=2)
-    np.testing.assert_allclose(resumed.rates[0], 0.284, rtol=1e-6)
+    np.testing.assert_allclose(resumed.rates[0], expected(2.1), rtol=1e-6)
 
 
 def check_schedules() -> None:
@@ -174,11 +175,11 @@ def check_best_model_checkpoint() -> None:
 
 
 def check_values() -> None:
-    me = hvd.rank()
-    assert float(hvd.allreduce(1.0 + me)) == 1.5
-    assert float(hvd.allreduce(1.0 + me, op=hvd.Sum)) == 3.0
-    assert np.asarray(hvd.allgather(np.array([me]))).tolist() == [0, 1]
+    me, size = hvd.rank(), hvd.size()
+    assert float(hvd.allreduce(1.0 + me)) == mean_of_ranks()
+    assert float(hvd.allreduce(1.0 + me, op=hvd.Sum)) == mean_of_ranks() * size
+    assert np.asarray(hvd.allgather(np.array([me]))).tolist() == list(range(size))
     assert np.asarray(hvd.broadcast([me, 7], 1)).tolist() == [1, 7]
-    assert np.asarray(hvd.reducescatter(np.ones((2, 2), "float32"), op=hvd.Sum)).tolist() == [[2.0, 2.0]]
+    assert np.asarray(hvd.reducescatter(np.ones((size, 2), "float32"), op=hvd.Sum)).tolist() == [[size, size]]
     with pytest.raises(RuntimeError, match="eager"):
         hvd.broadcast_global_variables(0)

@@ -1,7 +1,8 @@
 """Runs modules of named checks on several real ranks, many modules in one job, and reports each check by itself.
 
 A check is a function ``check_<name>()`` of a module ``checks_*``; all ranks run all checks in the order of their
-definition.  Importing TensorFlow takes longest, so one job serves all modules of one size.
+definition.  Importing TensorFlow takes longest, so one job serves all modules of one topology: a tuple with the slots
+of each host.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import pytest
 
 from tests.torch.harness import _split_by_rank
 
-TIMEOUT_S = 240
+Slots = tuple[int, ...]
+TIMEOUT_S = 280
 HERE = Path(__file__).parent
 
 
@@ -72,19 +74,33 @@ def run_job(size: int, command: Sequence[str], **more: str) -> str:
             return process.communicate()[0] + "\n(ended: it took too long)"
 
 
+def _run_on_hosts(slots: Slots, arguments: Sequence[str], **more: str) -> str:
+    from tests.cluster.harness import LoopbackCluster
+    from tests.hosts.site import Site
+
+    quiet = {name: value for name, value in environment().items() if name.startswith(("TF_", "OMP_", "CUDA_"))}
+    with LoopbackCluster(len(slots)) as cluster:
+        site = Site(cluster.hosts, slots)
+        return site.run(*arguments, timeout_s=TIMEOUT_S, ok=False, **quiet, **more).output
+
+
 @functools.cache
-def outcomes(size: int, modules: tuple[str, ...], backend: str = "tensorflow") -> list[str]:
+def outcomes(slots: Slots, modules: tuple[str, ...], backend: str = "tensorflow") -> list[str]:
     """The output of each rank."""
-    text = run_job(size, ["-m", "tests.tensorflow.harness", *modules], KERAS_BACKEND=backend)
-    return _split_by_rank(text, size)
+    arguments = ["tests.tensorflow.harness", *modules]
+    if len(slots) == 1:
+        text = run_job(slots[0], ["-m", *arguments], KERAS_BACKEND=backend)
+    else:
+        text = _run_on_hosts(slots, arguments, KERAS_BACKEND=backend)
+    return _split_by_rank(text, sum(slots))
 
 
-def expect_passed(size: int, modules: tuple[str, ...], name: str, backend: str = "tensorflow") -> None:
+def expect_passed(slots: Slots, modules: tuple[str, ...], name: str, backend: str = "tensorflow") -> None:
     """Fails unless the check passed on every rank."""
-    for rank, output in enumerate(outcomes(size, modules, backend)):
+    for rank, output in enumerate(outcomes(slots, modules, backend)):
         if f"PASSED {name}\n" not in output:
             position = max(output.find(f"FAILED {name}\n"), 0)
-            pytest.fail(f"{name} did not pass on rank {rank} of {size}:\n{output[position:][-5000:]}", pytrace=False)
+            pytest.fail(f"{name} did not pass on rank {rank} of {slots}:\n{output[position:][-5000:]}", pytrace=False)
 
 
 if __name__ == "__main__":

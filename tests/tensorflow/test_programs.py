@@ -48,9 +48,46 @@ def test_the_tutorial_runs_verbatim(tmp_path: Path) -> None:
     assert abs(accuracies[0] - accuracies[1]) < 0.05
 
 
-@pytest.mark.slow
-def test_the_digits_example() -> None:
+def _accuracies(text: str) -> list[float]:
+    return [float(found) for found in re.findall(r"test accuracy (\S+)% on 2 rank", text)]
+
+
+def test_examples_of_tensorflow() -> None:
+    """In small form, one after the other in one job: importing TensorFlow takes longest."""
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
-    text = run_job(2, [str(EXAMPLES / "tensorflow2_keras_digits.py"), "--epochs", "8"])
-    (accuracy,) = re.findall(r"test accuracy (\S+)% on 2 rank", text)
-    assert float(accuracy) > 95
+    commands = (
+        "tensorflow2_keras_digits --epochs 1", "tensorflow2_tape_digits --epochs 2",
+        "tensorflow1_session_digits --steps 60",
+    )  # fmt: skip
+    text = run_job(2, ["-m", "tests.tensorflow.examples", *commands])
+    accuracies = _accuracies(text)
+    assert len(accuracies) == 3, text[-5000:]
+    assert min(accuracies) > 40, text[-5000:]
+
+
+def test_example_of_keras_on_torch() -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    text = run_job(2, [str(EXAMPLES / "keras_torch_digits.py"), "--epochs", "3"])
+    (accuracy,) = _accuracies(text) or [0.0]
+    assert accuracy > 60, text[-5000:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "at_least"),
+    [("tensorflow2_keras_digits", 95), ("tensorflow2_tape_digits", 90), ("tensorflow1_session_digits", 85),
+     ("keras_torch_digits", 90)],
+)  # fmt: skip
+def test_example_in_full(name: str, at_least: float) -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    text = run_job(2, [str(EXAMPLES / f"{name}.py")])
+    (accuracy,) = _accuracies(text) or [0.0]
+    assert accuracy > at_least, text[-5000:]
+
+
+@pytest.mark.slow
+def test_the_synthetic_benchmark() -> None:
+    options = "--model MobileNetV2 --image-size 32 --batch-size 2 --num-warmup-batches 1 --num-batches-per-iter 2"
+    more = ["--num-iters", "2", "--fp16-allreduce", "--no-cuda"]
+    text = run_job(2, [str(EXAMPLES / "tensorflow2_synthetic_benchmark.py"), *options.split(), *more])
+    assert re.search(r"Total img/sec on 2 rank\(s\): [\d.]+", text), text[-5000:]

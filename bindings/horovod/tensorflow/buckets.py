@@ -1,8 +1,10 @@
 """Reduces the gradients of one step: packed into a few buckets, submitted one by one, waited for once.
 
-Gradients of one dtype are packed by TensorFlow, in reverse order of their variables, which is about the order in which
-they are computed.  Inside a graph each bucket is one host call that never blocks; the last one waits for all.  Whoever
-reads a reduced gradient reads the arena: its memory is used again when TensorFlow has let it go, never before.
+Gradients of one dtype are taken in reverse order of their variables, which is about the order in which they are
+computed.  Inside a graph each bucket is one host call that never blocks; the last one waits for all.  A large gradient
+is copied once, into the arena, and whoever reads the reduced one reads it there: that memory is used again when
+TensorFlow has let it go, never before.  Small ones are packed and unpacked by TensorFlow, as every tensor of a host call
+costs about as much as the copies of some hundred kilobytes.
 
 Ranks meet by what the whole list of gradients looks like and the bucket's number, not by counters of this process:
 a model that one rank builds besides changes nothing.
@@ -31,9 +33,11 @@ __all__ = ["reduce_gradients"]
 
 FIRST_BUCKET_BYTES = 1 << 20
 BUCKET_BYTES = 16 << 20
+LARGE_BYTES = 256 << 10
+ALIGNMENT = 64  # of memory that TensorFlow takes over
 
 # Buckets that a graph has submitted and not taken yet.
-_pending: dict[int, Bucket] = {}
+_pending: dict[int, _Started] = {}
 _tokens = itertools.count()
 basics.on_new_epoch(_pending.clear)
 
@@ -48,6 +52,10 @@ class _Piece:
 
     def nbytes(self) -> int:
         return int(self.tensor.shape.num_elements() or 0) * int(self.tensor.dtype.size)
+
+
+_Part = list[_Piece]
+"""What is one array for the host: a large gradient, or all small ones of a bucket."""
 
 
 def reduce_gradients(
@@ -107,6 +115,13 @@ def _runs(pieces: Sequence[_Piece], limit: int | None) -> list[list[_Piece]]:
     return [*runs, *open_runs.values()]
 
 
+def _parts(run: Sequence[_Piece]) -> list[_Part]:
+    """Large gradients one by one, then the small ones together."""
+    large = [[piece] for piece in run if piece.nbytes() >= LARGE_BYTES]
+    small = [piece for piece in run if piece.nbytes() < LARGE_BYTES]
+    return [*large, *([small] if small else [])]
+
+
 def _described(piece: _Piece, names: Sequence[str]) -> str:
     """What all ranks must have; a shape that is only known when it runs is compared then, by the bucket's size."""
     return f"{names[piece.position]!r} ({piece.tensor.dtype.name} {piece.tensor.shape})"
@@ -117,18 +132,18 @@ def _reduce_pieces(
 ) -> list[tuple[_Piece, Any]]:
     if settings.op == ReduceOp.ADASUM:  # combines tensors, not what happens to be packed together
         groups = [[piece.position] for piece in pieces]
-    runs = _cut(pieces, groups)
+    buckets = [_parts(run) for run in _cut(pieces, groups)]
     identity = agree_on([_described(piece, names) for piece in pieces], settings)
     factors = 1.0 / settings.predivide, float(settings.predivide)
     set_id = set_id_of(settings.process_set)
-    starters = [
-        _Starter(f"gradients.{identity}.{number}", tuple(names[p.position] for p in run), settings.op, factors, set_id)
-        for number, run in enumerate(runs)
-    ]
+    starters = []
+    for number, parts in enumerate(buckets):
+        members = tuple(names[piece.position] for part in parts for piece in part)
+        starters.append(_Starter(f"gradients.{identity}.{number}", members, settings.op, factors, set_id))
     if tf.executing_eagerly():
-        return _reduce_now(runs, starters)
+        return _reduce_now(buckets, starters)
     refuse_xla("Horovod's reduction of gradients")
-    return _reduce_in_graph(runs, starters)
+    return _reduce_in_graph(buckets, starters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,16 +156,25 @@ class _Starter:
     factors: tuple[float, float]
     set_id: int
 
-    def start(self, arrays: Sequence[Array]) -> Bucket:
-        return start_bucket(arrays, self.name, self.tensor_names, self.op, self.factors, self.set_id)
+    def start(self, parts: Sequence[Sequence[Array]]) -> _Started:
+        """Every part starts where TensorFlow can take it over without a copy; gaps hold zeros."""
+        step = ALIGNMENT // parts[0][0].dtype.itemsize
+        arrays, spans, end = [], [], 0
+        for part in parts:
+            gap, size = -end % step, sum(array.size for array in part)
+            arrays += [*([np.zeros(gap, part[0].dtype)] if gap else []), *part]
+            spans.append((end + gap, end + gap + size))
+            end += gap + size
+        bucket = start_bucket(arrays, self.name, self.tensor_names, self.op, self.factors, self.set_id)
+        return _Started(bucket, spans)
 
-    def submit(self, array: Array) -> Array:
-        """A host call: the bucket's token, negative where it could not be submitted (``_Failed`` says why)."""
+    def submit(self, *arrays: Array) -> Array:
+        """A host call: the bucket's token, also where it could not be submitted (``_Failed`` says why)."""
         token = next(_tokens)
         try:
-            _pending[token] = self.start([np.asarray(array)])
+            _pending[token] = self.start([[np.asarray(array)] for array in arrays])
         except (HorovodInternalError, ValueError) as error:
-            _pending[token] = _Failed(error)
+            _pending[token] = _Started(_Failed(error))
         return np.asarray(token, np.int64)
 
 
@@ -166,54 +190,85 @@ class _Failed(Bucket):
         raise self._error
 
 
-def _reduce_now(runs: Sequence[Sequence[_Piece]], starters: Sequence[_Starter]) -> list[tuple[_Piece, Any]]:
+@dataclass(frozen=True, slots=True)
+class _Started:
+    """A bucket on its way, and where its parts lie in it."""
+
+    bucket: Bucket
+    spans: Sequence[tuple[int, int]] = ()
+
+    def wait(self) -> None:
+        self.bucket.wait()
+
+    def take(self) -> list[Array]:
+        """The reduced parts, flat, after ``wait``."""
+        flat = self.bucket.take()
+        return [flat[start:end] for start, end in self.spans]
+
+
+def _reduce_now(buckets: Sequence[Sequence[_Part]], starters: Sequence[_Starter]) -> list[tuple[_Piece, Any]]:
     results = []
     try:
-        buckets = [
-            starter.start([array_of(piece.tensor).reshape(-1) for piece in run])
-            for run, starter in zip(runs, starters, strict=True)
+        started = [
+            starter.start([[array_of(piece.tensor) for piece in part] for part in parts])
+            for parts, starter in zip(buckets, starters, strict=True)
         ]
-        wait_all(buckets)
+        wait_all(started)
     except (HorovodInternalError, ValueError) as error:
         raise translated(error) from error
-    for run, bucket in zip(runs, buckets, strict=True):
-        flat, start = bucket.take(), 0
-        for piece in run:
-            size = int(piece.tensor.shape.num_elements())
-            part = flat[start : start + size].reshape(tuple(piece.tensor.shape))
-            results.append((piece, tf.convert_to_tensor(part)))
-            start += size
+    for parts, bucket in zip(buckets, started, strict=True):
+        for part, flat in zip(parts, bucket.take(), strict=True):
+            start = 0
+            for piece in part:
+                size = int(piece.tensor.shape.num_elements())
+                own = flat[start : start + size].reshape(tuple(piece.tensor.shape))
+                results.append((piece, tf.convert_to_tensor(own)))
+                start += size
     return results
 
 
-def _reduce_in_graph(runs: Sequence[Sequence[_Piece]], starters: Sequence[_Starter]) -> list[tuple[_Piece, Any]]:
-    tokens = []
-    for run, starter in zip(runs, starters, strict=True):
-        flat = [tf.reshape(piece.tensor, [-1]) for piece in run]
-        packed = tf.concat(flat, 0) if len(flat) > 1 else flat[0]
-        tokens.append(tf.numpy_function(starter.submit, [packed], tf.int64, name="HorovodSubmit"))
-    kinds = [run[0].tensor.dtype for run in runs]
-    numpy_kinds = [kind.as_numpy_dtype for kind in kinds]
+def _packed(part: _Part) -> Any:
+    """The part's array for the host."""
+    flat = [tf.reshape(piece.tensor, [-1]) for piece in part]
+    return tf.concat(flat, 0) if len(flat) > 1 else flat[0]
+
+
+def _unpacked(part: _Part, flat: Any) -> list[tuple[_Piece, Any]]:
+    """The gradients in a part that was reduced."""
+    shapes = [piece.tensor.shape for piece in part]
+    sizes = [
+        shape.num_elements() if shape.is_fully_defined() else tf.size(piece.tensor)
+        for shape, piece in zip(shapes, part, strict=True)
+    ]
+    whole = [
+        shape if shape.is_fully_defined() else tf.shape(piece.tensor) for shape, piece in zip(shapes, part, strict=True)
+    ]
+    flats = tf.split(flat, sizes) if len(part) > 1 else [tf.identity(flat)]
+    return [(piece, tf.reshape(one, shape)) for piece, one, shape in zip(part, flats, whole, strict=True)]
+
+
+def _wait_in_graph(tokens: Sequence[Any], kinds: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """The host call that waits for all buckets: a status, and the parts of all."""
+    nothing = [np.zeros(0, kind.as_numpy_dtype) for kind in kinds]
 
     def wait(*numbers: Any) -> list[Any]:
         buckets = [_pending.pop(int(number)) for number in numbers]
         try:
             wait_all(buckets)
         except (HorovodInternalError, ValueError) as error:
-            return [status_of(error), *[np.zeros(0, kind) for kind in numpy_kinds]]
-        return [np.asarray(b"/dev/null", object), *[bucket.take() for bucket in buckets]]
+            return [status_of(error), *nothing]
+        return [np.asarray(b"/dev/null", object), *[part for bucket in buckets for part in bucket.take()]]
 
     status, *reduced = tf.numpy_function(wait, tokens, [tf.string, *kinds], name="HorovodWait")
-    results = []
+    return status, reduced
+
+
+def _reduce_in_graph(buckets: Sequence[Sequence[_Part]], starters: Sequence[_Starter]) -> list[tuple[_Piece, Any]]:
+    tokens = [
+        tf.numpy_function(starter.submit, [_packed(part) for part in parts], tf.int64, name="HorovodSubmit")
+        for parts, starter in zip(buckets, starters, strict=True)
+    ]
+    every = [part for parts in buckets for part in parts]
+    status, reduced = _wait_in_graph(tokens, [part[0].tensor.dtype for part in every])
     with tf.control_dependencies([check_status(status)]):
-        for run, flat_result in zip(runs, reduced, strict=True):
-            shapes = [piece.tensor.shape for piece in run]
-            sizes = [
-                shape.num_elements() if shape.is_fully_defined() else tf.size(piece.tensor)
-                for shape, piece in zip(shapes, run, strict=True)
-            ]
-            parts = tf.split(flat_result, sizes) if len(run) > 1 else [tf.identity(flat_result)]
-            for piece, part in zip(run, parts, strict=True):
-                shape = piece.tensor.shape if piece.tensor.shape.is_fully_defined() else tf.shape(piece.tensor)
-                results.append((piece, tf.reshape(part, shape)))
-    return results
+        return [pair for part, flat in zip(every, reduced, strict=True) for pair in _unpacked(part, flat)]
