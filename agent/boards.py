@@ -226,14 +226,18 @@ class BoardRoom:
             room.bell = None
 
     def sweep(self, command: ev.Sweep) -> ev.Swept:
-        """Arrives with zeros for joined ranks."""
+        """Arrives with zeros, or with nothing, for joined ranks."""
         room = self._require()
         late = {
             (plan, index) for plan, index, rounds in command.due if not self._has_arrived(room, plan, index, rounds)
         }
-        used = tuple(plan for plan in command.plans if self._zeros(room, plan, command.joined, late))
+        used = tuple(plan for plan in command.plans if self._zeros(room, plan, command, late))
         # Results that nobody has asked for yet wait for no one: a rank may join before it reads them.
-        over = all(info.phase == _COMPLETE for info in room.board.scan())
+        left = dict(command.left)
+        over = all(
+            info.phase == _COMPLETE or info.round >= left.get(info.plan_id, info.round + 1)
+            for info in room.board.scan()
+        )
         return ev.Swept(used, quiet=over and not late)
 
     def _has_arrived(self, room: _Room, plan: int, index: int, rounds: int) -> bool:
@@ -243,14 +247,13 @@ class BoardRoom:
         arrivals = room.board.plan_arrivals(block.offset, len(block.members))
         return arrivals[block.members.index(index)] >= rounds
 
-    def _zeros(self, room: _Room, plan: int, joined: Sequence[int], late: set[tuple[int, int]]) -> bool:
+    def _zeros(self, room: _Room, plan: int, command: ev.Sweep, late: set[tuple[int, int]]) -> bool:
         block = room.blocks.get(plan)
         if block is None:
             return False
-        indices = [index for index in joined if index in block.members and (plan, index) not in late]
-        rounds = [
-            room.board.arrive_zeros(block.offset, index) for index in indices
-        ]  # each of them, not up to the first
+        indices = [index for index in command.joined if index in block.members and (plan, index) not in late]
+        # Each of them, not up to the first.
+        rounds = [room.board.arrive_for(block.offset, index, command.absent) for index in indices]
         return any(rounds)
 
     # ---- looking

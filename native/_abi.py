@@ -165,7 +165,7 @@ FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "hvd_board_plan_remove": (_STATUS, [c_void_p, c_uint64]),
     "hvd_board_plan_limit": (_STATUS, [c_void_p, c_uint64, c_uint64]),
     "hvd_board_plan_arrivals": (_STATUS, [c_void_p, c_uint64, POINTER(c_uint64)]),
-    "hvd_board_plan_arrive_zeros": (_STATUS, [c_void_p, c_uint64, c_uint32, POINTER(c_uint64)]),
+    "hvd_board_plan_arrive_for": (_STATUS, [c_void_p, c_uint64, c_uint32, c_int, POINTER(c_uint64)]),
     "hvd_board_watch_arrivals": (_STATUS, [c_void_p, c_int]),
     "hvd_board_wait_bell": (_STATUS, [c_void_p, c_uint32]),
     "hvd_board_ring_agent": (None, [c_void_p]),

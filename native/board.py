@@ -100,10 +100,10 @@ class Board:
         check(lib.hvd_board_plan_arrivals(self.pointer, offset, counts), "Reading arrivals")
         return tuple(counts)
 
-    def arrive_zeros(self, offset: int, local_index: int) -> int:
-        """Takes part with zeros for a joined rank; in how many rounds."""
+    def arrive_for(self, offset: int, local_index: int, absent: bool = False) -> int:
+        """Takes part for a joined rank, with zeros or, ``absent``, with nothing; in how many rounds."""
         rounds = ctypes.c_uint64()
-        status = lib.hvd_board_plan_arrive_zeros(self.pointer, offset, local_index, ctypes.byref(rounds))
+        status = lib.hvd_board_plan_arrive_for(self.pointer, offset, local_index, int(absent), ctypes.byref(rounds))
         check(status, "Arriving for a joined rank")
         return rounds.value
 

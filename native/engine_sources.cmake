@@ -28,6 +28,7 @@ set(ENGINE_SOURCES
   src/net_ring.cc
   src/net_rounds.cc
   src/net_withdraw.cc
+  src/neutral.cc
   src/op.cc
   src/plan.cc
   src/pull.cc

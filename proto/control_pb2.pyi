@@ -72,18 +72,20 @@ class Register(_message.Message):
     def __init__(self, agent: _Optional[str] = ..., host: _Optional[str] = ..., slots: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., addresses: _Optional[_Iterable[str]] = ..., plane: _Optional[str] = ..., presents: bool = ...) -> None: ...
 
 class RankHello(_message.Message):
-    __slots__ = ("rank", "generation", "pid", "process_sets", "dynamic_process_sets")
+    __slots__ = ("rank", "generation", "pid", "process_sets", "dynamic_process_sets", "extended_join")
     RANK_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     PROCESS_SETS_FIELD_NUMBER: _ClassVar[int]
     DYNAMIC_PROCESS_SETS_FIELD_NUMBER: _ClassVar[int]
+    EXTENDED_JOIN_FIELD_NUMBER: _ClassVar[int]
     rank: int
     generation: int
     pid: int
     process_sets: _containers.RepeatedCompositeFieldContainer[_worker_pb2.ProcessSet]
     dynamic_process_sets: bool
-    def __init__(self, rank: _Optional[int] = ..., generation: _Optional[int] = ..., pid: _Optional[int] = ..., process_sets: _Optional[_Iterable[_Union[_worker_pb2.ProcessSet, _Mapping]]] = ..., dynamic_process_sets: bool = ...) -> None: ...
+    extended_join: bool
+    def __init__(self, rank: _Optional[int] = ..., generation: _Optional[int] = ..., pid: _Optional[int] = ..., process_sets: _Optional[_Iterable[_Union[_worker_pb2.ProcessSet, _Mapping]]] = ..., dynamic_process_sets: bool = ..., extended_join: bool = ...) -> None: ...
 
 class Announcement(_message.Message):
     __slots__ = ("rank", "request", "signature", "contested_plan", "contested_round", "no_room_bytes")
@@ -654,12 +656,14 @@ class RetirePlan(_message.Message):
     def __init__(self, plan: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class JoinedRanks(_message.Message):
-    __slots__ = ("ranks", "anybody")
+    __slots__ = ("ranks", "anybody", "extended")
     RANKS_FIELD_NUMBER: _ClassVar[int]
     ANYBODY_FIELD_NUMBER: _ClassVar[int]
+    EXTENDED_FIELD_NUMBER: _ClassVar[int]
     ranks: _containers.RepeatedScalarFieldContainer[int]
     anybody: bool
-    def __init__(self, ranks: _Optional[_Iterable[int]] = ..., anybody: bool = ...) -> None: ...
+    extended: bool
+    def __init__(self, ranks: _Optional[_Iterable[int]] = ..., anybody: bool = ..., extended: bool = ...) -> None: ...
 
 class AllJoined(_message.Message):
     __slots__ = ()

@@ -99,7 +99,7 @@ class WorkerMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., announce: _Optional[_Union[Announce, _Mapping]] = ..., retire_ack: _Optional[_Union[RetireAck, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., add_process_set: _Optional[_Union[AddProcessSet, _Mapping]] = ..., remove_process_set: _Optional[_Union[RemoveProcessSet, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "nonce", "rank", "pid", "generation", "arena_bytes", "process_sets", "dynamic_process_sets", "size")
+    __slots__ = ("protocol", "nonce", "rank", "pid", "generation", "arena_bytes", "process_sets", "dynamic_process_sets", "size", "extended_join")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -109,6 +109,7 @@ class Hello(_message.Message):
     PROCESS_SETS_FIELD_NUMBER: _ClassVar[int]
     DYNAMIC_PROCESS_SETS_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
+    EXTENDED_JOIN_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     nonce: str
     rank: int
@@ -118,7 +119,8 @@ class Hello(_message.Message):
     process_sets: _containers.RepeatedCompositeFieldContainer[ProcessSet]
     dynamic_process_sets: bool
     size: int
-    def __init__(self, protocol: _Optional[int] = ..., nonce: _Optional[str] = ..., rank: _Optional[int] = ..., pid: _Optional[int] = ..., generation: _Optional[int] = ..., arena_bytes: _Optional[int] = ..., process_sets: _Optional[_Iterable[_Union[ProcessSet, _Mapping]]] = ..., dynamic_process_sets: bool = ..., size: _Optional[int] = ...) -> None: ...
+    extended_join: bool
+    def __init__(self, protocol: _Optional[int] = ..., nonce: _Optional[str] = ..., rank: _Optional[int] = ..., pid: _Optional[int] = ..., generation: _Optional[int] = ..., arena_bytes: _Optional[int] = ..., process_sets: _Optional[_Iterable[_Union[ProcessSet, _Mapping]]] = ..., dynamic_process_sets: bool = ..., size: _Optional[int] = ..., extended_join: bool = ...) -> None: ...
 
 class Announce(_message.Message):
     __slots__ = ("request", "signature", "contested_plan", "contested_round", "no_room_bytes")

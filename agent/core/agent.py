@@ -14,7 +14,7 @@ from horovod.agent.core import values as v
 from horovod.agent.core.environment import rank_environment
 from horovod.agent.core.epoch import Epoch, lost
 from horovod.agent.core.presentation import FinishedJob, Presented
-from horovod.agent.core.slots import Phase, Session, Slot, ending
+from horovod.agent.core.slots import Phase, Session, Slot, ending, rank_hello
 from horovod.agent.core.tally import Tally
 
 PROTOCOL = 1
@@ -130,7 +130,7 @@ class AgentCore:
         slot = self.slots[hello.rank]
         self.sessions[connection] = slot.session = session
         slot.owes = True
-        body = v.RankHello(hello.rank, hello.generation, hello.pid, hello.process_sets, hello.dynamic_process_sets)
+        body = rank_hello(hello.rank, hello)
         farewell = self._farewell(slot, now)
         slot.record.hello = body
         return [*farewell, ev.ToCoordinator(0, body)]

@@ -39,6 +39,7 @@ class Epoch:
     history: History = field(default_factory=History)
     peer_lost: v.PeerLost | None = None
     joined: tuple[int, ...] = ()
+    extended_join: bool = False
     all_joined: bool = False
     zero_plans: set[int] = field(default_factory=set)
     ended: v.Error | None = None
@@ -188,14 +189,19 @@ class Epoch:
         return commands + self._maybe_remove(plan)
 
     def _maybe_remove(self, plan: LocalPlan) -> list[ev.Command]:
-        waits = any(rank in self.sessions for rank in plan.told - plan.acked)
-        if not plan.retiring or plan.removing or waits or self._owes_zeros(plan):
+        if plan.removing or not self._is_left(plan) or self._owes_zeros(plan):
             return []
         plan.removing = True
         return [ev.PlanRemove(plan.id)]
 
+    def _is_left(self, plan: LocalPlan) -> bool:
+        """Its limit is known, and no rank here waits in it any more."""
+        return plan.retiring and not any(rank in self.sessions for rank in plan.told - plan.acked)
+
     def _owes_zeros(self, plan: LocalPlan) -> bool:
         """Rounds below the limit may need zeros from here, and nobody here can say that they are over."""
+        if not self._can_miss(plan.signature):
+            return False
         joined = set(self.joined).intersection(plan.ranks)
         return bool(joined and plan.limit > 0 and not plan.acked - joined)
 
@@ -265,7 +271,7 @@ class Epoch:
     def _join_order(self, body: object) -> list[ev.Command]:
         if isinstance(body, v.JoinedRanks):
             self.joined = tuple(rank for rank in body.ranks if rank in self.local)
-            anybody = body.anybody
+            anybody, self.extended_join = body.anybody, body.extended
             freed = [command for plan in list(self.plans.values()) for command in self._maybe_remove(plan)]
             return [ev.WatchArrivals(anybody), *freed, *(self.sweep() if anybody else [])]
         if isinstance(body, v.AllJoined):
@@ -281,12 +287,17 @@ class Epoch:
         return []
 
     def sweep(self) -> list[ev.Command]:
-        """Zeros for joined ranks in whatever waits for them."""
-        plans = tuple(
-            p.id for p in self.plans.values() if p.placed and not p.removing and p.signature.kind is v.Kind.ALLREDUCE
-        )
+        """Zeros, or nothing at all, for joined ranks in whatever waits for them."""
+        if not self.joined and not self.all_joined:
+            return []
+        plans = tuple(p.id for p in self.plans.values() if p.placed and not p.removing and self._can_miss(p.signature))
         joined = tuple(self.local.index(rank) for rank in self.joined)
-        return [ev.Sweep(plans, joined, self._due())] if self.joined or self.all_joined else []
+        left = tuple((plan.id, plan.limit) for plan in self.plans.values() if self._is_left(plan))
+        return [ev.Sweep(plans, joined, self._due(), self.extended_join, left)]
+
+    def _can_miss(self, signature: v.Signature) -> bool:
+        """Whether a joined rank may be stood in for; the coordinator ends plans whose root has joined."""
+        return signature.root not in self.joined if self.extended_join else signature.kind is v.Kind.ALLREDUCE
 
     def _due(self) -> tuple[tuple[int, int, int], ...]:
         """What ranks were told to run: words on the way to a rank are open operations too."""

@@ -307,12 +307,15 @@ class Sweep:
     """Arrives with zeros for the joined local indices in these plans; answered with Swept.
 
     ``due``: (plan, local index, rounds): that rank was told to run so many rounds itself.  Before it has arrived in them
-    it gets no zeros there, and nothing counts as quiet.
+    it gets no zeros there, and nothing counts as quiet.  ``absent``: they take part with nothing instead of zeros.
+    ``left``: (plan, limit): nobody here waits in it any more; what others have for rounds from the limit on opens nothing.
     """
 
     plans: tuple[int, ...]
     joined: tuple[int, ...]
     due: tuple[tuple[int, int, int], ...] = ()
+    absent: bool = False
+    left: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from horovod.agent.core import events as ev
 from horovod.agent.core import values as v
 from horovod.agent.core.agent import PROTOCOL, AgentCore
-from horovod.agent.core.slots import Phase, Session, Slot
+from horovod.agent.core.slots import Phase, Session, Slot, rank_hello
 
 __all__ = ["GuestCore"]
 
@@ -160,8 +160,7 @@ class GuestCore(AgentCore):
             session = Session(item.connection, place.rank, hello.generation)
             slot = Slot(place, "", hello.pid, running=False, session=session, owes=True, hello=hello)
             self.sessions[item.connection], self.slots[place.rank] = session, slot
-            said = (place.rank, hello.generation, hello.pid, hello.process_sets, hello.dynamic_process_sets)
-            commands.append(ev.ToCoordinator(0, v.RankHello(*said)))
+            commands.append(ev.ToCoordinator(0, rank_hello(place.rank, hello)))
         return commands
 
     def _order(self, event: ev.FromCoordinator, now: float) -> list[ev.Command]:

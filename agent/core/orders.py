@@ -119,10 +119,14 @@ class RetirePlan:
 
 @dataclass(frozen=True, slots=True)
 class JoinedRanks:
-    """Ranks of this agent that have joined; ``anybody``: whether there are such ranks anywhere."""
+    """Ranks of this agent that have joined; ``anybody``: whether there are such ranks anywhere.
+
+    ``extended``: they take part in every collective, with nothing; else in allreduces, with zeros.
+    """
 
     ranks: tuple[int, ...] = ()
     anybody: bool = True
+    extended: bool = False
 
 
 @dataclass(frozen=True, slots=True)

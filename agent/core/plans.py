@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -11,12 +12,14 @@ from horovod.agent.core.presentation import PlanPresented
 from horovod.agent.core.values import Kind, PlanMade, Signature
 
 DTYPE_BYTES = (1, 1, 2, 2, 4, 8, 2, 4, 8, 1, 2)
+SIXTEEN_BIT_FLOATS = (6, 10)  # places in DTYPE_BYTES
 AVERAGE, SUM = 0, 1
 NATIVE_OPS = {0: 1, 1: 1, 2: 2, 3: 3, 4: 4, 5: 5}  # the users' constants to hvd_reduce_op; Average is a scaled Sum
 COOPERATIVE, PULL = 0, 1
 SEGMENT_ALIGN = 64
 NAMED_DEPTH, UNNAMED_DEPTH = 2, 1024
 MOST_ELEMENTS = 1 << 40
+MOST_DIRECT_BYTES, MOST_DIRECT_HOSTS = 64 << 10, 8  # beyond them the net's sums go around the ring
 
 
 @dataclass(slots=True)
@@ -65,14 +68,15 @@ def block(plan: LocalPlan, local: tuple[int, ...], host_of: Sequence[int]) -> Pl
     signature, size = plan.signature, len(plan.members)
     cooperative = signature.kind in (Kind.ALLREDUCE, Kind.BARRIER)
     average = signature.op == AVERAGE and signature.kind in (Kind.ALLREDUCE, Kind.REDUCESCATTER)
+    shift = _shift(plan, host_of) if average and cooperative else 1.0
     listed = plan.ranks if cooperative else plan.members
     return PlanAdd(
         plan=plan.id,
         kind=COOPERATIVE if cooperative else PULL,
         dtype=signature.dtype,
         op=NATIVE_OPS.get(signature.op, 1),
-        prescale=signature.prescale,
-        postscale=signature.postscale * (1.0 / size) if average else signature.postscale,
+        prescale=signature.prescale / shift,
+        postscale=signature.postscale * (shift / size) if average else signature.postscale,
         nbytes=payload_bytes(signature) if signature.kind is Kind.ALLREDUCE else 0,
         depth=UNNAMED_DEPTH if signature.unnamed else NAMED_DEPTH,
         members=tuple(local.index(rank) if rank in local else len(local) for rank in listed),
@@ -80,6 +84,24 @@ def block(plan: LocalPlan, local: tuple[int, ...], host_of: Sequence[int]) -> Pl
         collective=signature.kind.name.lower(),
         payload=known_bytes(signature),
     )
+
+
+def _shift(plan: LocalPlan, host_of: Sequence[int]) -> float:
+    """A power of two that 16-bit sums are divided by before they are rounded, where they travel, and multiplied by at the end.
+
+    It keeps what is rounded below the largest input: the sum of a host's ranks and, around the ring, of all hosts but the
+    last, whose addition is followed by the postscale before anything is rounded.
+    """
+    if plan.signature.dtype not in SIXTEEN_BIT_FLOATS or len(plan.ranks) == len(plan.members):
+        return 1.0
+    ranks = Counter(host_of[rank] for rank in plan.members)
+    travels = payload_bytes(plan.signature) > MOST_DIRECT_BYTES or len(ranks) > MOST_DIRECT_HOSTS
+    return _power_of_two(max(ranks.values())) * (_power_of_two(len(ranks) - 1) if travels else 1.0)
+
+
+def _power_of_two(count: int) -> float:
+    """The smallest one that is not below the count."""
+    return float(1 << (count - 1).bit_length())
 
 
 def _remote_part(plan: LocalPlan, cooperative: bool, host_of: Sequence[int]) -> RemotePart:

@@ -29,6 +29,7 @@ class RankHello:
     pid: int
     process_sets: tuple[ProcessSet, ...]
     dynamic_process_sets: bool
+    extended_join: bool = False
 
 
 @dataclass(frozen=True, slots=True)

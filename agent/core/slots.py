@@ -9,7 +9,7 @@ from horovod.agent.core import values as v
 from horovod.agent.core.events import ProcessEnded
 from horovod.agent.core.presentation import RankPresented
 
-__all__ = ["Phase", "Record", "Session", "Slot", "ending"]
+__all__ = ["Phase", "Record", "Session", "Slot", "ending", "rank_hello"]
 
 
 class Phase(Enum):
@@ -86,3 +86,9 @@ def ending(event: ProcessEnded) -> str:
     if event.signal:
         return f"was killed by signal {event.signal}"
     return f"exited with code {event.code}" if event.code else ""
+
+
+def rank_hello(rank: int, hello: v.Hello) -> v.RankHello:
+    """What the coordinator hears of a Hello."""
+    sets, dynamic = hello.process_sets, hello.dynamic_process_sets
+    return v.RankHello(rank, hello.generation, hello.pid, sets, dynamic, hello.extended_join)

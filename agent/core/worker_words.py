@@ -26,6 +26,7 @@ class Hello:
     dynamic_process_sets: bool = False
     descriptors: bool = True
     size: int = 0
+    extended_join: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,9 @@ class TakenJob:
                 record.become(RankPhase.READY)
                 record.generation = generation
                 record.hello = record.hello or ev.RankHello(record.place.rank, generation)
-        return Epoch(self.epoch_number, generation, start.places, self.limits(), self.incarnation, self.tally)
+        epoch = Epoch(self.epoch_number, generation, start.places, self.limits(), self.incarnation, self.tally)
+        epoch.extended_join = job.extended_join
+        return epoch
 
     def late_starters(self) -> list[str]:
         """Agents that have not heard of the start of the latest epoch."""

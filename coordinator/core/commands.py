@@ -107,10 +107,14 @@ class RetirePlan:
 
 @dataclass(frozen=True, slots=True)
 class JoinedRanks:
-    """Ranks of the agent that have joined and are not released; ``anybody``: whether there are such ranks anywhere."""
+    """Ranks of the agent that have joined and are not released; ``anybody``: whether there are such ranks anywhere.
+
+    ``extended``: they take part in every collective, with nothing; else in allreduces, with zeros.
+    """
 
     ranks: tuple[int, ...]
     anybody: bool = True
+    extended: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,6 +200,7 @@ class Coordinator(Takeover):
         self.epochs += 1
         generation = job.ranks[0].generation
         epoch = Epoch(self.epochs, generation, job.places, self.config, self.incarnation, self.tally)
+        epoch.extended_join = job.extended_join
         sets = [ProcessSet(0, tuple(range(job.size)))]
         hello = job.ranks[0].hello
         for wanted in hello.process_sets if hello else ():
@@ -327,7 +328,10 @@ class Coordinator(Takeover):
             text = f"A job of {self.job.size} ranks runs already: {self.job.title}. Wait for its end."
             out.commands.append(JobEnded(1, text, cause=out.cause))
             return
-        placed = place_ranks(event.size, {name: (agent.host, agent.slots) for name, agent in self.agents.items()})
+        slots = {name: (agent.host, agent.slots) for name, agent in self.agents.items()}
+        if (event.limits or self.config).deterministic:  # not in the order in which they happened to come
+            slots = dict(sorted(slots.items()))
+        placed = place_ranks(event.size, slots)
         if isinstance(placed, str):
             self.tally.job_ends["refused"] += 1
             out.commands.append(JobEnded(1, placed, cause=out.cause))
@@ -421,6 +425,15 @@ class Coordinator(Takeover):
             assert not ready & self.epoch.left
 
 
+def _join_modes_differ(hellos: list[ev.RankHello]) -> str:
+    extended = ", ".join(str(hello.rank) for hello in hellos if hello.extended_join)
+    default = ", ".join(str(hello.rank) for hello in hellos if not hello.extended_join)
+    return (
+        f"HOROVOD_JOIN_MODE differs: rank(s) {extended} have 'extended', rank(s) {default} have the default. Set it to the "
+        "same on all ranks, before hvd.init()."
+    )
+
+
 def _disagreement(job: Job) -> str:
     """Why these Hellos can't form an epoch, empty when they can."""
     hellos = [record.hello for record in job.ranks if record.hello is not None]
@@ -438,5 +451,7 @@ def _disagreement(job: Job) -> str:
             )
         if hello.dynamic_process_sets != hellos[0].dynamic_process_sets:
             return "HOROVOD_DYNAMIC_PROCESS_SETS is set on some ranks only. Set it on all or on none."
+        if hello.extended_join != hellos[0].extended_join:
+            return _join_modes_differ(hellos)
     faults = [fault(item.ranks, job.size) for item in (hellos[0].process_sets if hellos else ())]
     return next((reason for reason in faults if reason), "")

@@ -25,7 +25,7 @@ from horovod.coordinator.core.commands import (
 )
 from horovod.coordinator.core.config import Config
 from horovod.coordinator.core.events import Observation
-from horovod.coordinator.core.negotiation import Negotiation, Tombstone, not_while_joined
+from horovod.coordinator.core.negotiation import Negotiation, Tombstone, can_miss, not_while_joined
 from horovod.coordinator.core.plans import Plans
 from horovod.coordinator.core.process_sets import ProcessSets, SetCall
 from horovod.coordinator.core.stalls import Book, Stalls, Wait
@@ -39,6 +39,7 @@ from horovod.coordinator.core.values import (
     RankCount,
     RankPlace,
     RankRequest,
+    Signature,
 )
 
 
@@ -93,6 +94,7 @@ class Epoch:
     quiet: set[str] = field(default_factory=set)
     zero_plans: set[int] = field(default_factory=set)
     zeros_stopped: bool = False
+    extended_join: bool = False  # who has joined takes part in everything, with nothing
     removing: dict[int, dict[int, SetCall]] = field(default_factory=dict)
     state: EpochState = EpochState.OPEN
     ended: Error | None = None
@@ -156,13 +158,15 @@ class Epoch:
             return _invalid(signature.name, f"rank {item.rank} is not in process set {list(members)}.")
         if signature.kind is Kind.BROADCAST and signature.root not in self.sets.lookup[signature.process_set]:
             return _invalid(signature.name, f"root rank {signature.root} is not in process set {list(members)}.")
-        if not self.joined or signature.kind is Kind.ALLREDUCE:
-            return None
-        joined = frozenset(self.joined).intersection(members)
-        if not joined:
-            return None
+        reason = self._reason_while_joined(signature, members) if self.joined else None
         # A refusal that all members hear in the same words goes first.
-        return self.negotiation.owed(signature.key, item.rank) or not_while_joined(signature, joined)
+        return reason and (self.negotiation.owed(signature.key, item.rank) or reason)
+
+    def _reason_while_joined(self, signature: Signature, members: tuple[int, ...]) -> Error | None:
+        joined = frozenset(self.joined).intersection(members)
+        if not joined or can_miss(signature, joined, self.extended_join):
+            return None
+        return not_while_joined(signature, joined, self.extended_join)
 
     # ---- join --------------------------------------------------------------------------------------------------
 
@@ -174,8 +178,8 @@ class Epoch:
             return
         self._tell_of_join(out, rank)
         self.joined[rank] = request
-        self.plans.hold_for_join(out, rank, self.sets.lookup)
-        self.negotiation.joined_changed(out, self.joined.keys(), now)
+        self.plans.hold_for_join(out, rank, self.sets.lookup, self.extended_join)
+        self.negotiation.joined_changed(out, self.joined.keys(), self.extended_join, now)
         if len(self.joined) == len(self.places):
             self.quiet, self.zeros_stopped = set(), False
             self.to_all(out, AllJoined())
@@ -186,8 +190,9 @@ class Epoch:
         mine = self.joined_on.setdefault(agent, [])
         mine.append(rank)
         if not self.joined:
-            out.cast(tuple(other for other in self.agents if other != agent), JoinedRanks(()))
-        out.send(agent, JoinedRanks(tuple(sorted(mine))))
+            others = tuple(other for other in self.agents if other != agent)
+            out.cast(others, JoinedRanks((), extended=self.extended_join))
+        out.send(agent, JoinedRanks(tuple(sorted(mine)), extended=self.extended_join))
 
     def join_quiet(self, out: Outbox, agent: str, plans: Iterable[int]) -> None:
         """Nothing is open on an agent; when none has anything open, join returns everywhere."""

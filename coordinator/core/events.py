@@ -44,6 +44,7 @@ class RankHello:
     pid: int = 0
     process_sets: tuple[ProcessSet, ...] = ()
     dynamic_process_sets: bool = False
+    extended_join: bool = False
 
 
 @dataclass(frozen=True, slots=True)

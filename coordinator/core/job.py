@@ -160,6 +160,11 @@ class Job:
         return "processes that others have started" if self.attached else " ".join(self.command)
 
     @property
+    def extended_join(self) -> bool:
+        """Whether its ranks have HOROVOD_JOIN_MODE=extended; those that form an epoch have the same."""
+        return any(record.hello is not None and record.hello.extended_join for record in self.ranks)
+
+    @property
     def is_over(self) -> bool:
         """Every rank is gone."""
         return self.phases[RankPhase.GONE] == self.size

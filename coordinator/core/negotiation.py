@@ -94,16 +94,16 @@ class Negotiation:
         else:
             self._complete(out, key, entry, joined, now)
 
-    def joined_changed(self, out: Outbox, joined: Set[int], now: float) -> None:
-        """Somebody joined: names may be complete now, and other collectives can't be any more."""
+    def joined_changed(self, out: Outbox, joined: Set[int], extended: bool, now: float) -> None:
+        """Somebody joined: names may be complete now, and what needs everybody's data can't be any more."""
         self._forgive(joined)
         for key, entry in list(self.entries.items()):
             if joined.isdisjoint(entry.members):
                 continue
-            if entry.first.kind is Kind.ALLREDUCE:
+            if can_miss(entry.first, joined, extended):
                 self._complete(out, key, entry, joined, now)
             else:
-                self.refuse(out, list(entry.announced.values()), not_while_joined(entry.first, joined))
+                self.refuse(out, list(entry.announced.values()), not_while_joined(entry.first, joined, extended))
                 del self.entries[key]
 
     def drop_set(self, out: Outbox, set_id: int, error: Error) -> None:
@@ -180,11 +180,27 @@ def _no_room(item: Announcement, hosts: Mapping[int, str]) -> Error:
     )
 
 
-def not_while_joined(signature: Signature, joined: Set[int]) -> Error:
-    """Collectives other than allreduce need everybody's data."""
+def can_miss(signature: Signature, joined: Set[int], extended: bool) -> bool:
+    """Whether a collective goes without the data of ranks that have joined; ``extended`` is HOROVOD_JOIN_MODE."""
+    return signature.root not in joined if extended else signature.kind is Kind.ALLREDUCE
+
+
+def not_while_joined(signature: Signature, joined: Set[int], extended: bool) -> Error:
+    """Collectives other than allreduce need everybody's data; with ``extended``, only those of a root need the root's."""
+    return Error(ErrorKind.NOT_WHILE_JOINED, _root_joined(signature) if extended else _not_supported(signature, joined))
+
+
+def _root_joined(signature: Signature) -> str:
+    return (
+        f"{signature.kind.name} {signature.name!r} can't run: its root, rank {signature.root}, has run out of data and called "
+        "join. Give a root that has not joined, or wait until all ranks have joined."
+    )
+
+
+def _not_supported(signature: Signature, joined: Set[int]) -> str:
     ranks = ", ".join(map(str, sorted(joined)))
-    return Error(
-        ErrorKind.NOT_WHILE_JOINED,
+    return (
         f"{signature.kind.name} is not supported while ranks have joined: rank(s) {ranks} have run out of data and "
-        f"called join, {signature.name!r} needs them. Only allreduce works until all ranks have joined.",
+        f"called join, {signature.name!r} needs them. Only allreduce works until all ranks have joined. "
+        "HOROVOD_JOIN_MODE=extended, on all ranks, lets the others go on without them."
     )

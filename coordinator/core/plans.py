@@ -150,10 +150,13 @@ class Plans:
         elif plan.state is PlanState.RETIRING and plan.final_limit() < plan.limit:
             self._retire(out, plan, PlanCause.LOWER_LIMIT)
 
-    def hold_for_join(self, out: Outbox, rank: int, sets: Mapping[int, Container[int]]) -> None:
-        """Plans that a rank belongs to and can't take part in with zeros, now that it has joined; ``sets`` by id."""
+    def hold_for_join(self, out: Outbox, rank: int, sets: Mapping[int, Container[int]], extended: bool) -> None:
+        """Plans that need the data of a rank that has joined; ``sets`` by id.
+
+        Others go on with zeros for it, or with nothing (``extended``, where only a root is needed).
+        """
         for plan in list(self.table.values()):
-            if plan.signature.kind is Kind.ALLREDUCE:
+            if plan.signature.root != rank if extended else plan.signature.kind is Kind.ALLREDUCE:
                 continue
             if rank in sets.get(plan.signature.process_set, plan.members):
                 plan.joined |= {rank}

@@ -117,7 +117,7 @@ class Reunion:
         if joined or any(part.joins_done or part.joins for part in self.parts.values()):
             for agent in epoch.agents:
                 mine = tuple(epoch.joined_on.get(agent, ()))
-                self.out.send(agent, JoinedRanks(mine, anybody=bool(joined)))
+                self.out.send(agent, JoinedRanks(mine, bool(joined), epoch.extended_join))
 
     def _return_joins(self) -> None:
         """A join that has returned elsewhere; the counters of its ranks are behind, as after any join."""
@@ -127,7 +127,7 @@ class Reunion:
         for agent, part in behind.items():
             self.out.send(agent, JoinDone(last, part.joins))
         for rank in self.epoch.joined:
-            self.epoch.plans.hold_for_join(self.out, rank, self.epoch.sets.lookup)
+            self.epoch.plans.hold_for_join(self.out, rank, self.epoch.sets.lookup, self.epoch.extended_join)
 
     # ---- plans
 

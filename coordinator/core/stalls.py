@@ -9,7 +9,7 @@ set; one that has joined holds up no operation, as zeros stand in for it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from horovod.coordinator.core.mismatch import describe, ranks_text
@@ -18,6 +18,11 @@ from horovod.coordinator.core.plans import Plans
 from horovod.coordinator.core.process_sets import ProcessSets
 from horovod.coordinator.core.values import BlockedOn, OpenRound, RankState
 
+_AUTOMATIC = ".noname."
+_NAMES_ADVICE = (
+    "Numbers behind 'noname' count the calls that a rank has made, so these ranks have made different numbers of calls: some "
+    "only on one of them, or on a process set that not all belong to. Give names to operations (name=...), the same on all ranks."
+)
 _CALLS_ADVICE = (
     "All ranks, members or not, must add and remove process sets in the same order, and none may be in join meanwhile."
 )
@@ -134,8 +139,8 @@ class Stalls:
         waits = []
         for (plan_id, number), items in merged.items():
             plan = plans.table.get(plan_id)
-            if plan is None:
-                continue
+            if plan is None or 0 <= plan.limit <= number:
+                continue  # what waited there is announced anew
             missing = tuple(sorted({rank for item in items for rank in item.missing}))
             holders = tuple(sorted({rank for item in items for rank in item.holders}))
             if not missing and not holders:
@@ -166,7 +171,7 @@ class Stalls:
         return (
             f"{wait.what} has waited {wait.age_s:.0f} s {verb} {ranks_text(late, self.hosts)}: {doing}. "
             f"Submitted by {ranks_text(wait.waiting, self.hosts)}."
-        )
+        ) + _advice_on_names([wait.what, *(self.blocked_on[rank].name for rank in late if rank in self.blocked_on)])
 
     def _doing(self, rank: int, idle: str) -> str:
         state = self.ranks.get(rank)
@@ -215,8 +220,14 @@ class Stalls:
             f"Ranks {', '.join(map(str, ranks))} wait for each other: {sides}. None of them has submitted what another "
             "one waits for. Submit the same names on all ranks, or submit asynchronously before you wait."
         )
-        calls = any(self.blocked_on[rank].call for rank in ranks)
-        return f"{text} {_CALLS_ADVICE}" if calls else text
+        if any(self.blocked_on[rank].call for rank in ranks):
+            text = f"{text} {_CALLS_ADVICE}"
+        return text + _advice_on_names(self.blocked_on[rank].name for rank in ranks)
+
+
+def _advice_on_names(names: Iterable[str]) -> str:
+    """For ranks that wait in operations without a name of the user's: most likely one has made more calls than another."""
+    return f" {_NAMES_ADVICE}" if sum(_AUTOMATIC in name for name in names) > 1 else ""
 
 
 def _name_waits(negotiation: Negotiation, joined: frozenset[int], now: float) -> list[Wait]:

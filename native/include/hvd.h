@@ -105,9 +105,11 @@ HVD_API hvd_status hvd_board_plan_remove(hvd_board *board, uint64_t offset);
 HVD_API hvd_status hvd_board_plan_limit(hvd_board *board, uint64_t offset, uint64_t limit);
 /* Rounds in which each member has arrived so far, by member index (n_members values). */
 HVD_API hvd_status hvd_board_plan_arrivals(hvd_board *board, uint64_t offset, uint64_t *arrivals);
-/* Arrives for member `local_index` with zeros as its data in every round of this cooperative plan that has at least
- * one arrival, or data from another host, and misses that member; *rounds receives how many. */
-HVD_API hvd_status hvd_board_plan_arrive_zeros(hvd_board *board, uint64_t offset, uint32_t local_index, uint64_t *rounds);
+/* Arrives for member `local_index` in every round of this plan that has at least one arrival, or data from another host,
+ * and misses that member; *rounds receives how many.  Its data are zeros.  With `absent` there are none: reductions leave
+ * the member out, and in a pull plan, which takes no other kind, it publishes nothing. */
+HVD_API hvd_status hvd_board_plan_arrive_for(hvd_board *board, uint64_t offset, uint32_t local_index, int absent,
+                                             uint64_t *rounds);
 /* While set, every arrival also rings the agent's bell. */
 HVD_API hvd_status hvd_board_watch_arrivals(hvd_board *board, int on);
 /* Sleeps until the agent's bell rings or the time is over (HVD_PENDING). */

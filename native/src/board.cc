@@ -114,7 +114,7 @@ hvd_status hvd_board::fail(hvd_status code, const char *reason) {
   return HVD_OK;
 }
 
-uint64_t hvd_board::arrive_zeros(const PlanView &plan, uint32_t member) {
+uint64_t hvd_board::arrive_for(const PlanView &plan, uint32_t member, uint32_t flags) {
   std::lock_guard lock(mutex_);
   uint64_t first = plan.arrivals[member].load(kSeqCst), most = first, count = 0;
   for (uint32_t m = 0; m < plan.n_members; ++m) most = std::max(most, plan.arrivals[m].load(kSeqCst));
@@ -122,7 +122,7 @@ uint64_t hvd_board::arrive_zeros(const PlanView &plan, uint32_t member) {
   most = std::min(most, first + plan.depth);  // no more can be open, whatever the counters say
   for (uint64_t round = first; round < most; ++round, ++count) {
     RoundSite site{view, plan};
-    hvd::MemberFields fields{0, plan.bytes, 0, 0, hvd::kZeros};
+    hvd::MemberFields fields{0, plan.is_pull() ? 0 : plan.bytes, 0, 0, flags};
     hvd::Arrival arrival = hvd::arrive(site, round, member, fields);
     if (arrival == hvd::Arrival::kMarked || arrival == hvd::Arrival::kRingFull) break;
     // Zeros need nothing of the entry, so it is free when all others have read.  Between hosts there may be no other here: there
@@ -191,14 +191,14 @@ hvd_status hvd_board_plan_arrivals(hvd_board *board, uint64_t offset, uint64_t *
   });
 }
 
-hvd_status hvd_board_plan_arrive_zeros(hvd_board *board, uint64_t offset, uint32_t local_index, uint64_t *rounds) {
+hvd_status hvd_board_plan_arrive_for(hvd_board *board, uint64_t offset, uint32_t local_index, int absent, uint64_t *rounds) {
   if (board == nullptr || rounds == nullptr) return HVD_E_INVALID;
   return hvd::guarded([&] {
     auto plan = board->plan(offset);
-    if (plan == nullptr || plan->is_pull()) return HVD_E_INVALID;
+    if (plan == nullptr || (plan->is_pull() && absent == 0)) return HVD_E_INVALID;
     uint32_t member = plan->member_of(local_index);
     if (member == plan->n_members) return HVD_E_INVALID;
-    *rounds = board->arrive_zeros(*plan, member);
+    *rounds = board->arrive_for(*plan, member, absent != 0 ? hvd::kZeros | hvd::kAbsent : hvd::kZeros);
     return HVD_OK;
   });
 }

@@ -18,7 +18,8 @@ struct hvd_board {
   using Plans = std::vector<std::shared_ptr<const hvd::PlanView>>;
   std::shared_ptr<const Plans> plans();
   hvd_status fail(hvd_status code, const char *reason);
-  uint64_t arrive_zeros(const hvd::PlanView &plan, uint32_t member);
+  // For a member that has joined; `flags` are kZeros, and kAbsent or not.
+  uint64_t arrive_for(const hvd::PlanView &plan, uint32_t member, uint32_t flags);
   hvd_status wait_bell(uint64_t timeout_ns);
   hvd_status help(const int *arena_fds, uint32_t n, uint64_t timeout_ns);
 

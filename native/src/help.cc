@@ -64,25 +64,41 @@ bool find_chunks(const RoundSite &site, const ArenaMappings &arenas, uint64_t ro
   return true;
 }
 
+bool is_absent(const EntryMember &member) { return (member.flags.load(std::memory_order_relaxed) & kAbsent) != 0; }
+
+// Closes the gaps of members that have no part in the round; how many are left.
+uint32_t leave_out_absent(const PlanView &plan, uint64_t round, ChunkPointers *at) {
+  uint32_t n = 0;
+  for (uint32_t m = 0; m < plan.n_members; ++m) {
+    if (is_absent(plan.entry_member(round, m))) continue;
+    at->in[n] = at->in[m];
+    at->out[n++] = at->out[m];
+  }
+  return n;
+}
+
 // Between hosts the sum is not final: one member's buffer takes it, and the post-scale comes at the end.
-hvd_status reduce_into_leader(const PlanView &plan, ChunkPointers *at, uint32_t leader, uint32_t chunk) {
+hvd_status reduce_into_leader(const PlanView &plan, uint64_t round, ChunkPointers *at, uint32_t chunk) {
+  uint32_t leader = leader_of(plan, round);
   if (leader == plan.n_members) return HVD_OK;
   for (uint32_t m = 0; m < plan.n_members; ++m)
     if (m != leader) at->out[m] = nullptr;
+  uint32_t n = leave_out_absent(plan, round, at);
   uint64_t count = plan.chunk_length(chunk) / hvd_dtype_bytes(static_cast<hvd_dtype>(plan.dtype));
   return hvd_reduce(static_cast<hvd_dtype>(plan.dtype), static_cast<hvd_reduce_op>(plan.op), plan.prescale, 1, at->in,
-                    at->out, plan.n_members, count);
+                    at->out, n, count);
 }
 
 hvd_status reduce_chunk(const RoundSite &site, const ArenaMappings &arenas, uint64_t round, uint32_t chunk) {
   const PlanView &plan = site.plan;
   ChunkPointers at;
   if (!find_chunks(site, arenas, round, chunk, &at)) return HVD_E_INVALID;
-  if (plan.ends_in_net()) return reduce_into_leader(plan, &at, leader_of(plan, round), chunk);
+  if (plan.ends_in_net()) return reduce_into_leader(plan, round, &at, chunk);
   if (plan.n_members == 1 && plan.prescale == 1 && plan.postscale == 1) return HVD_OK;
+  uint32_t n = leave_out_absent(plan, round, &at);
   uint64_t count = plan.chunk_length(chunk) / hvd_dtype_bytes(static_cast<hvd_dtype>(plan.dtype));
   return hvd_reduce(static_cast<hvd_dtype>(plan.dtype), static_cast<hvd_reduce_op>(plan.op), plan.prescale,
-                    plan.postscale, at.in, at.out, plan.n_members, count);
+                    plan.postscale, at.in, at.out, n, count);
 }
 
 void finish_chunk(const RoundSite &site, uint64_t round, uint32_t chunk, hvd_status status) {

@@ -112,6 +112,7 @@ struct alignas(64) Entry {
 constexpr uint32_t kZeros = 1u << 31;  // the member has no memory: its data are zeros
 constexpr uint32_t kNoMemory = 1u << 30;  // data from another host for which the agent's arena had no room
 constexpr uint32_t kBroken = 1u << 29;    // another host could not read what its member published
+constexpr uint32_t kAbsent = 1u << 28;    // beside kZeros: it has no data at all, and no reduction counts it
 constexpr uint32_t kWindowMask = 0xff;
 
 struct alignas(64) EntryMember {

@@ -62,7 +62,7 @@ struct NetRound {
   bool wanted_told = false;
   uint8_t status = 0;
   char *leader = nullptr;      // the buffer that takes the sums
-  char *zeros = nullptr;       // it is this scratch in the agent's arena: no member here has memory
+  char *zeros = nullptr;       // it is this scratch in the agent's arena, neutral: no member here has memory
   uint32_t n_not_ready = 0;    // chunks that are not reduced locally
   uint64_t stage_ns = 0;       // when the stage that lasts began
   uint64_t copy_ns = 0;        // spent in it on copies to members

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "net.h"
+#include "neutral.h"
 
 using hvd::NetPlan;
 using hvd::NetRound;
@@ -90,7 +91,7 @@ bool hvd_net::start_round(NetPlan *plan, uint64_t round) {
   return true;
 }
 
-// Where the sums go: a local member's buffer, or zeros of our own when no member here has memory.
+// Where the sums go: a local member's buffer, or one of our own that changes nothing when no member here has memory.
 void hvd_net::find_leader(NetPlan *plan, uint64_t round, NetRound *state) {
   const hvd::PlanView &view = *plan->view;
   if (view.bytes == 0) return;
@@ -101,7 +102,7 @@ void hvd_net::find_leader(NetPlan *plan, uint64_t round, NetRound *state) {
   } else {
     state->leader = state->zeros = static_cast<char *>(own_->alloc(view.bytes));
     if (state->zeros == nullptr) state->status = negated(HVD_E_MEMORY);
-    if (state->zeros != nullptr) std::memset(state->zeros, 0, view.bytes);
+    if (state->zeros != nullptr) hvd::fill_neutral(view, round, state->zeros);
   }
   for (hvd::ChunkState &chunk : state->chunks) chunk.status = state->status;
 }

@@ -78,6 +78,9 @@ hvd_status hvd_engine::pull_reduce(hvd_op handle, uint64_t source_offset, void *
   outs[0] = out;
   for (uint32_t m = 0; m < view.n_members; ++m) {
     const char *from = nullptr;
+    const hvd::EntryMember &fields = view.entry_member(call.op->round, m);
+    // Members publish equally much here, so one with nothing has joined: it is left out.
+    if (bytes != 0 && fields.data_bytes.load(std::memory_order_relaxed) == 0) continue;
     if (!source(*call.op, m, source_offset, bytes, &from)) return HVD_E_INVALID;
     if (reinterpret_cast<uintptr_t>(from) % element != 0) return HVD_E_INVALID;
     in[m] = from;

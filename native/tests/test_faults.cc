@@ -238,7 +238,7 @@ void test_scribbled_board() {
   uint64_t zeros = 0;
   uint8_t arrived[2], holder[2];
   CHECK_EQUAL(hvd_board_scan(host.board, rounds, 4, &n), HVD_OK);
-  CHECK_EQUAL(hvd_board_plan_arrive_zeros(host.board, plan, 1, &zeros), HVD_OK);
+  CHECK_EQUAL(hvd_board_plan_arrive_for(host.board, plan, 1, 0, &zeros), HVD_OK);
   CHECK(zeros <= 2);
   CHECK_EQUAL(hvd_board_help(host.board, host.arena_fds.data(), 2, 1), HVD_OK);
   CHECK_EQUAL(hvd_board_round_members(host.board, plan, 0, arrived, holder), HVD_OK);

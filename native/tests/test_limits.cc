@@ -124,11 +124,11 @@ void test_zeros_of_a_joined_rank() {
   Pair pair;
   uint64_t plan = pair.host.add(HVD_COOPERATIVE, 4096, 4), rounds = 0;
   hvd_op ops[3];
-  CHECK_EQUAL(hvd_board_plan_arrive_zeros(pair.host.board, plan, 1, &rounds), HVD_OK);
+  CHECK_EQUAL(hvd_board_plan_arrive_for(pair.host.board, plan, 1, 0, &rounds), HVD_OK);
   CHECK_EQUAL(rounds, 0u);
   for (hvd_op &op : ops) CHECK_EQUAL(pair.submit_a(plan, &op), HVD_OK);
   CHECK_EQUAL(hvd_op_wait(pair.a, ops[0], 1), HVD_PENDING);
-  CHECK_EQUAL(hvd_board_plan_arrive_zeros(pair.host.board, plan, 1, &rounds), HVD_OK);
+  CHECK_EQUAL(hvd_board_plan_arrive_for(pair.host.board, plan, 1, 0, &rounds), HVD_OK);
   CHECK_EQUAL(rounds, 3u);
   for (hvd_op op : ops) CHECK_EQUAL(world::wait_for(pair.a, op), HVD_OK);
   CHECK(pair.x == std::vector<float>(1024, 1.0f));
@@ -138,6 +138,27 @@ void test_zeros_of_a_joined_rank() {
   CHECK_EQUAL(world::wait_for(pair.b, op_b), HVD_OK);
   CHECK_EQUAL(world::wait_for(pair.a, op_a), HVD_OK);
   CHECK(pair.x == std::vector<float>(1024, 3.0f));
+}
+
+// A rank that takes no part at all: reductions see no zeros of it.
+void test_absence_of_a_joined_rank() {
+  for (uint32_t op : {HVD_MIN, HVD_MAX, HVD_PRODUCT, HVD_SUM}) {
+    Host host(3);
+    uint64_t plan = host.add(HVD_COOPERATIVE, 4096, 2, op), rounds = 0;
+    std::vector<float> x(1024, -2.0f), y(1024, -3.0f);
+    hvd_engine *a = host.open(0), *b = host.open(2);
+    hvd_op first = 0, second = 0;
+    CHECK_EQUAL(hvd_op_reduce_bound(a, plan, x.data(), x.data(), 4096, 0, 0, &first), HVD_OK);
+    CHECK_EQUAL(hvd_op_reduce_bound(b, plan, y.data(), y.data(), 4096, 0, 0, &second), HVD_OK);
+    CHECK_EQUAL(hvd_board_plan_arrive_for(host.board, plan, 1, 1, &rounds), HVD_OK);
+    CHECK_EQUAL(rounds, 1u);
+    CHECK_EQUAL(world::wait_for(a, first), HVD_OK);
+    CHECK_EQUAL(world::wait_for(b, second), HVD_OK);
+    float wanted = op == HVD_MIN ? -3.0f : op == HVD_MAX ? -2.0f : op == HVD_PRODUCT ? 6.0f : -5.0f;
+    CHECK(x == std::vector<float>(1024, wanted) && y == x);
+    hvd_engine_close(a);
+    hvd_engine_close(b);
+  }
 }
 
 void test_scan_and_bell() {
@@ -245,6 +266,7 @@ int main() {
   RUN(test_marked_op_goes_on);
   RUN(test_mark_or_seen);
   RUN(test_zeros_of_a_joined_rank);
+  RUN(test_absence_of_a_joined_rank);
   RUN(test_scan_and_bell);
   RUN(test_blocked_is_shown);
   RUN(test_agent_helps);

@@ -382,7 +382,7 @@ void arrive_for(NetHost &host, const PlanOf &plan, uint64_t rounds) {
   uint64_t some = 0, total = 0;
   CHECK_EQUAL(hvd_board_watch_arrivals(host.board, 1), HVD_OK);
   for (;;) {
-    CHECK_EQUAL(hvd_board_plan_arrive_zeros(host.board, plan.offsets[host.index], 0, &some), HVD_OK);
+    CHECK_EQUAL(hvd_board_plan_arrive_for(host.board, plan.offsets[host.index], 0, 0, &some), HVD_OK);
     if ((total += some) == rounds) return;
     auto events = host.events(HVD_NET_WANTED);
     CHECK(!events.empty() && events[0].plan_id == plan.id);

@@ -74,7 +74,7 @@ void test_joined_host() {
       uint64_t rounds = 0, total = 0;
       auto arrive = [&] {
         for (uint32_t local : {0u, 1u}) {
-          CHECK_EQUAL(hvd_board_plan_arrive_zeros(board, plan.offsets[1], local, &rounds), HVD_OK);
+          CHECK_EQUAL(hvd_board_plan_arrive_for(board, plan.offsets[1], local, 0, &rounds), HVD_OK);
           total += rounds;
         }
       };

@@ -45,6 +45,30 @@ void test_gather_uneven() {
   });
 }
 
+// A rank that has joined publishes nothing, in as many rounds as the others have; its entry is free for later ones.
+void test_absent_member() {
+  Host host(2);
+  uint64_t plan = host.add(HVD_PULL, 0, 2), rounds = 0;
+  hvd_engine *engine = host.open(0);
+  CHECK_EQUAL(hvd_board_plan_arrive_for(host.board, plan, 1, 0, &rounds), HVD_E_INVALID);  // zeros of which size?
+  for (uint32_t round = 0; round < 5; ++round) {
+    hvd_op op = publish(engine, plan, std::vector<float>(8, 3.0f), {8});
+    CHECK_EQUAL(hvd_op_wait(engine, op, 1), HVD_PENDING);
+    CHECK_EQUAL(hvd_board_plan_arrive_for(host.board, plan, 1, 1, &rounds), HVD_OK);
+    CHECK_EQUAL(rounds, 1u);
+    CHECK_EQUAL(world::wait_for(engine, op), HVD_OK);
+    uint32_t n = 9;
+    uint64_t bytes = 9;
+    CHECK_EQUAL(hvd_op_meta(engine, op, 1, nullptr, 0, &n, &bytes), HVD_OK);
+    CHECK(n == 0 && bytes == 0);
+    std::vector<float> sum(8, 0.0f);
+    CHECK_EQUAL(hvd_op_pull_reduce(engine, op, 0, sum.data(), 32), HVD_OK);
+    CHECK(sum == std::vector<float>(8, 3.0f));
+    CHECK_EQUAL(hvd_op_done(engine, op), HVD_OK);
+  }
+  hvd_engine_close(engine);
+}
+
 void test_pull_reduce() {
   Host host(2);
   uint64_t plan = host.add(HVD_PULL, 0, 2, HVD_SUM, HVD_FLOAT32, 0.5);
@@ -99,5 +123,6 @@ void test_lazy_free() {
 int main() {
   RUN(test_gather_uneven);
   RUN(test_pull_reduce);
+  RUN(test_absent_member);
   RUN(test_lazy_free);
 }

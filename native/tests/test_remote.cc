@@ -1,9 +1,12 @@
 // The board's side of rounds between hosts, without a net: the test does by hand what a net does.
+#include <limits>
+#include <map>
 #include <vector>
 
 #include "bell.h"
 #include "board.h"
 #include "check.h"
+#include "neutral.h"
 #include "world.h"
 
 using world::Host;
@@ -177,12 +180,33 @@ void test_pull_without_memory_for_a_member() {
 void test_zeros_for_wanted_rounds() {
   RemoteHost host(1);
   uint64_t offset = host.add_remote({0}, HVD_COOPERATIVE, 4096, 1, 4), rounds = 9;
-  CHECK_EQUAL(hvd_board_plan_arrive_zeros(host.board, offset, 0, &rounds), HVD_OK);
+  CHECK_EQUAL(hvd_board_plan_arrive_for(host.board, offset, 0, 0, &rounds), HVD_OK);
   CHECK_EQUAL(rounds, 0u);
   host.board->plan(offset)->header->wanted.store(2);
-  CHECK_EQUAL(hvd_board_plan_arrive_zeros(host.board, offset, 0, &rounds), HVD_OK);
+  CHECK_EQUAL(hvd_board_plan_arrive_for(host.board, offset, 0, 0, &rounds), HVD_OK);
   CHECK_EQUAL(rounds, 2u);
   CHECK_EQUAL(hvd::leader_of(*host.board->plan(offset), 0), 1u);
+}
+
+// What a host without data puts into a round changes no result of the others, whatever dtype and reduction.
+void test_neutral_values() {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::map<uint32_t, float> wanted{{HVD_SUM, 0}, {HVD_MIN, infinity}, {HVD_MAX, -infinity}, {HVD_PRODUCT, 1}};
+  for (auto [op, value] : wanted) {
+    for (int absent : {0, 1}) {
+      RemoteHost host(1);
+      uint32_t member = 0;
+      hvd_plan_spec spec{5, HVD_COOPERATIVE, HVD_FLOAT32, op, 1, 1, 64, 2, 1, &member, HVD_PLAN_REMOTE};
+      uint64_t offset = 0, rounds = 0;
+      CHECK_EQUAL(hvd_board_plan_add(host.board, &spec, &offset), HVD_OK);
+      auto plan = host.board->plan(offset);
+      plan->header->wanted.store(1);
+      CHECK_EQUAL(hvd_board_plan_arrive_for(host.board, offset, 0, absent, &rounds), HVD_OK);
+      std::vector<float> filled(16, 7);
+      hvd::fill_neutral(*plan, 0, reinterpret_cast<char *>(filled.data()));
+      CHECK(filled == std::vector<float>(16, absent != 0 ? value : 0.0f));
+    }
+  }
 }
 
 void test_bad_specifications() {
@@ -210,5 +234,6 @@ int main() {
   RUN(test_remote_member_of_a_pull);
   RUN(test_pull_without_memory_for_a_member);
   RUN(test_zeros_for_wanted_rounds);
+  RUN(test_neutral_values);
   RUN(test_bad_specifications);
 }

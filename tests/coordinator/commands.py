@@ -3,7 +3,7 @@
     agent NAME HOST SLOTS             an agent registers
     job SIZE [WORD...]                a job is submitted
     up                                every rank starts and says Hello
-    started RANK                      hello RANK [generation=1] [sets=0,1;1,2] [dynamic=yes]
+    started RANK                      hello RANK [generation=1] [sets=0,1;1,2] [dynamic=yes] [join=extended]
     announce RANK REQUEST NAME        [kind= dtype= shape=2,3;4 names=a,b op= pre= post= root= set= device=
                                       contest=PLAN@ROUND noroom=BYTES]
     held AGENT PLAN RANK:COUNT...     retired AGENT PLAN
@@ -104,7 +104,8 @@ def _announce(words: list[str], options: Options) -> ev.Body:
 def _hello(words: list[str], options: Options) -> ev.Body:
     sets = tuple(ProcessSet(0, ints(item)) for item in one(options, "sets", "").split(";") if item)
     rank, generation = int(words[0]), int(one(options, "generation", "1"))
-    return ev.RankHello(rank, generation, 100 + rank, sets, one(options, "dynamic", "no") == "yes")
+    dynamic, extended = one(options, "dynamic", "no") == "yes", one(options, "join", "default") == "extended"
+    return ev.RankHello(rank, generation, 100 + rank, sets, dynamic, extended)
 
 
 def _exit(words: list[str], options: Options) -> ev.Body:

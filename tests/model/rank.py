@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from horovod.agent.core import values as v
 from horovod.common.core import ClientCore, Operation, OperationState, Signature
@@ -76,6 +76,7 @@ class Rank:
     era: int = 0
     unnamed: int = 0
     fast: bool = True
+    extended_join: bool = False
     waiting_for: list[RankOp] = field(default_factory=list)
 
     # ---- commands of the core
@@ -280,7 +281,8 @@ class Rank:
         """True when the rank is in an epoch."""
         self.generation += 1
         self.ready = None
-        self.outbox.append(v.Hello(1, self.nonce, self.number, 100 + self.number, self.generation, 0, sets))
+        hello = v.Hello(1, self.nonce, self.number, 100 + self.number, self.generation, 0, sets)
+        self.outbox.append(replace(hello, extended_join=self.extended_join))
         yield lambda: self.ready is not None
         return isinstance(self.ready, v.Welcome)
 

@@ -39,6 +39,7 @@ def plans(draw: st.DrawFn, random_steps: int, restarts: tuple[int, ...] = (0,)) 
         held_up=draw(st.integers(0, 2)),
         fast=draw(st.booleans()),
         restarts=draw(st.sampled_from(restarts)),
+        extended_join=draw(st.booleans()),
     )
 
 

@@ -75,6 +75,7 @@ class Plan:
     fast: bool = True
     restarts: int = 0
     deadlock_grace_s: float = 10.0
+    extended_join: bool = False
 
 
 Program = Callable[["World", Rank], list[Generator[Condition, None, None]]]
@@ -108,6 +109,8 @@ class World:
             self.agents[name] = AgentHost(name, make_agent(info), held_up=plan.held_up)
         places = [name for name, count in zip(self.agents, slots, strict=True) for _ in range(count)]
         self.ranks = [Rank(r, places[r], r + 1, self._board_of, make_client, fast=plan.fast) for r in range(plan.size)]
+        for rank in self.ranks:
+            rank.extended_join = plan.extended_join
         self.programs = programs
         self.matches: list[Match] = []
         self.joined_ever: dict[int, frozenset[int]] = {}

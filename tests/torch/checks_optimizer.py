@@ -11,6 +11,8 @@ from collections.abc import Callable
 import horovod.torch as hvd
 import pytest
 import torch
+from horovod.common import basics
+from horovod.native import OutOfMemory
 from torch.utils.checkpoint import checkpoint
 
 
@@ -416,3 +418,22 @@ def check_many_sizes_match() -> None:
         optimizer.step()
     for i, w in enumerate(weights):
         assert torch.all(w.data == -3.0 * sum(i + r for r in ranks()))
+
+
+def check_no_room_for_a_bucket_on_one_rank() -> None:
+    """A rank without room in its shared memory goes on in its own memory: it must not leave the others waiting."""
+    full = hvd.rank() == hvd.size() - 1
+    w = torch.nn.Parameter(torch.zeros(3000))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([w], lr=1.0), op=hvd.Sum)
+
+    def alloc(nbytes: int) -> object:
+        raise OutOfMemory(f"no room for {nbytes} bytes")
+
+    with pytest.MonkeyPatch.context() as patch:
+        if full and hvd.size() > 1:
+            patch.setattr(basics.client(), "alloc", alloc)
+        for step in range(3):
+            optimizer.zero_grad()
+            (w.sum() * (hvd.rank() + 1)).backward()
+            optimizer.step()
+            assert torch.equal(w.detach(), torch.full((3000,), -float(sum(range(1, hvd.size() + 1)) * (step + 1))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import horovod.torch as hvd
 import numpy as np
 import pytest
 import torch
+from horovod.common import objects
 
 
 def check_broadcast_parameters() -> None:
@@ -120,6 +122,20 @@ def check_objects() -> None:
     gathered = hvd.allgather_object("x" * hvd.rank())
     assert gathered == ["x" * r for r in range(hvd.size())]
     assert hvd.allgather_object(None, name="nothing") == [None] * hvd.size()
+
+
+def check_objects_in_pieces() -> None:
+    """S11: an object that is larger than a piece, and others that end before it, at it and behind it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(objects, "_PIECE_BYTES", 1000)
+        for extra in (-200, 0, 1, 940, 5000):
+            sent = bytes(range(256)) * 4 + bytes(1000 + extra * (hvd.rank() + 1))
+            wanted = [bytes(range(256)) * 4 + bytes(1000 + extra * (r + 1)) for r in range(hvd.size())]
+            assert hvd.allgather_object(sent, name="pieces") == wanted
+            assert hvd.broadcast_object(sent, hvd.size() - 1, name="pieces") == wanted[-1]
+        failing = threading.Lock() if hvd.rank() == hvd.size() - 1 else bytes(3000)
+        with pytest.raises(ValueError, match=f"rank {hvd.size() - 1}: TypeError"):
+            hvd.allgather_object(failing, name="pieces")
 
 
 def check_process_set_must_be_registered() -> None:

@@ -224,6 +224,21 @@ def check_views_of_one_storage() -> None:
     assert torch.equal(x, torch.ones(3))
 
 
+def check_elements_that_share_memory_are_not_written() -> None:
+    """Unfolded views overlap; interleaved ones only look so, and are written in place."""
+    x = torch.arange(6.0)
+    with pytest.raises(ValueError, match="share memory"):
+        hvd.allreduce_(x.unfold(0, 3, 1), op=hvd.Sum)
+    with pytest.raises(ValueError, match="share memory"):
+        hvd.broadcast_(x.as_strided((2, 2), (1, 1)), 0)
+    assert torch.equal(hvd.allreduce(x.unfold(0, 3, 1), op=hvd.Sum), x.unfold(0, 3, 1) * hvd.size())
+    y = torch.arange(8.0)
+    hvd.allreduce_(y.as_strided((2, 3), (3, 2)), op=hvd.Sum)
+    written = torch.tensor([0, 2, 3, 4, 5, 7])
+    assert torch.equal(y[written], written * float(hvd.size()))
+    assert y[[1, 6]].tolist() == [1.0, 6.0]
+
+
 def check_a_group_that_overlaps_itself_is_refused() -> None:
     x = torch.ones(4)
     for group in ([x, x], [x[:3], x[2:]], [x, torch.ones(2), x[1:2]]):

@@ -81,7 +81,11 @@ def _run_on_hosts(slots: Slots, arguments: list[str], variables: dict[str, str])
 @functools.cache
 def outcomes(slots: Slots, modules: tuple[str, ...], warnings: str = "error::UserWarning") -> list[str]:
     """The output of each rank."""
-    arguments, variables = ["tests.torch.harness", *modules], {"PYTHONWARNINGS": warnings}
+    return run_modules(slots, ["tests.torch.harness", *modules], {"PYTHONWARNINGS": warnings})
+
+
+def run_modules(slots: Slots, arguments: list[str], variables: dict[str, str]) -> list[str]:
+    """The output of each rank of a job that runs ``python -m`` with these arguments and environment variables."""
     if len(slots) == 1:
         text = _run_on_one_host(slots[0], arguments, variables)
     else:

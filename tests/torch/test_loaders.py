@@ -1,4 +1,4 @@
-"""DataLoader workers beside ranks: each way to start them leaves the ranks working, and none of them becomes a rank."""
+"""DataLoader workers beside ranks (P66): each way to start them leaves the ranks working, and none of them becomes a rank."""
 
 from __future__ import annotations
 

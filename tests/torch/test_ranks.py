@@ -22,6 +22,10 @@ CHECKS = (
     "habits",
     "state",
     "sets",
+    "join",
+    "sparse",
+    "pains",
+    "numerics",
     "refusals",
 )
 MODULES = tuple(f"tests.torch.checks_{name}" for name in CHECKS)
@@ -53,3 +57,34 @@ MEMORY = "tests.torch.checks_memory"
 @pytest.mark.parametrize("topology", [(2,)], indirect=True, ids=_text)
 def test_memory(topology: Slots, name: str) -> None:
     expect_passed(topology, (MEMORY,), f"{MEMORY}.{name}")
+
+
+LARGE = "tests.torch.checks_large"
+
+
+@pytest.mark.slow  # about 10 GiB of memory
+@pytest.mark.parametrize("name", checks_of(LARGE))
+@pytest.mark.parametrize("topology", [(2,)], indirect=True, ids=_text)
+def test_large(topology: Slots, name: str) -> None:
+    expect_passed(topology, (LARGE,), f"{LARGE}.{name}")
+
+
+LITTLE_ROOM = "tests.torch.checks_little_room"
+
+
+@pytest.mark.parametrize("name", checks_of(LITTLE_ROOM))
+@pytest.mark.parametrize("topology", [(2,)], indirect=True, ids=_text)
+def test_little_room(topology: Slots, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HVD_ARENA_BYTES", str(1 << 20))
+    expect_passed(topology, (LITTLE_ROOM,), f"{LITTLE_ROOM}.{name}")
+
+
+SWALLOWED = "tests.torch.checks_swallowed"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", checks_of(SWALLOWED))
+@pytest.mark.parametrize("topology", TOPOLOGIES, indirect=True, ids=_text)
+def test_swallowed(topology: Slots, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HVD_DEADLOCK_GRACE_SECONDS", "1")
+    expect_passed(topology, (SWALLOWED,), f"{SWALLOWED}.{name}")

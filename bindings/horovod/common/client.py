@@ -119,7 +119,7 @@ class AgentClient(EpochMember):
         name: str | None = None,
     ) -> AgentPullOp:
         """Submits an ALLGATHER, BROADCAST, ALLTOALL or REDUCESCATTER."""
-        op = AgentPullOp(self, signature, name or signature.name, keep)
+        op = AgentPullOp(self, signature, name or signature.name, keep, len(meta))
         nbytes = sum(buffer[1] for buffer in buffers)
         self._count_staged(buffers[0][0] if buffers else 0, nbytes)
         self._submit(op, lambda engine, tag: engine.pull(buffers, meta, tag), nbytes)

@@ -20,6 +20,7 @@ __all__ = [
     "lonely_notices",
     "read_settings",
     "replace_variables",
+    "sparse_density_limit",
 ]
 
 # Address space, not memory: pages exist only where they are touched.
@@ -50,6 +51,7 @@ class Settings:
     dynamic_process_sets: bool
     timeline: str
     start_timeout_s: float = 0.0
+    extended_join: bool = False
 
     @property
     def is_guest(self) -> bool:
@@ -96,6 +98,11 @@ def replace_variables(values: Mapping[str, str | None]) -> dict[str, str | None]
     return before
 
 
+def sparse_density_limit() -> float:
+    """Above this ratio of what all ranks send to what the tensor has, sparse tensors are reduced as dense ones."""
+    return _number_of("HVD_SPARSE_DENSITY_LIMIT", "1")
+
+
 def lonely_notices() -> list[str]:
     """What a process that finds no agent should be told: that it was meant to be one of many, what has no effect."""
     notices = []
@@ -124,14 +131,23 @@ def _place() -> tuple[int, int]:
     return rank, size
 
 
-def _seconds(name: str) -> float:
-    text = os.environ.get(name, "").strip() or "0"
+def _number_of(name: str, default: str) -> float:
+    text = os.environ.get(name, "").strip() or default
     try:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0 <= value < float("inf"):
+    if not value >= 0:
         raise StartError(f"The environment variable {name} is {text!r}, but it must be a number >= 0.")
+    return value
+
+
+def _seconds(name: str) -> float:
+    value = _number_of(name, "0")
+    if value == float("inf"):
+        raise StartError(
+            f"The environment variable {name} is {os.environ.get(name)!r}, but it must be a finite number."
+        )
     return value
 
 
@@ -144,6 +160,10 @@ def read_settings() -> Settings:
     simd = os.environ.get("HVD_SIMD", "")
     if simd not in _SIMD:
         raise StartError(f"HVD_SIMD is {simd!r}, but it must be avx512, avx2 or baseline.")
+    sparse_density_limit()  # wrong values are said now, not in the middle of training
+    join_mode = os.environ.get("HOROVOD_JOIN_MODE", "").strip().lower()
+    if join_mode not in ("", "default", "extended"):
+        raise StartError(f"HOROVOD_JOIN_MODE is {join_mode!r}, but it must be 'default' or 'extended'.")
     return Settings(
         rank=rank,
         size=size,
@@ -153,4 +173,5 @@ def read_settings() -> Settings:
         dynamic_process_sets=dynamic_process_sets(),
         timeline=os.environ.get("HOROVOD_TIMELINE", ""),
         start_timeout_s=_seconds("HOROVOD_START_TIMEOUT"),
+        extended_join=join_mode == "extended",
     )

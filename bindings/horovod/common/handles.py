@@ -28,6 +28,11 @@ class HandleTable(Generic[T]):
         """The next handle; nothing is stored under it yet."""
         return next(self._counter)
 
+    def advance_to(self, handle: int) -> None:
+        """The next handle is this one; a later one where as many, or all but one, were given out already."""
+        while next(self._counter) < handle - 1:
+            pass
+
     def put(self, handle: int, entry: T) -> None:
         """Stores what the handle stands for."""
         self._entries[handle] = entry

@@ -1,6 +1,8 @@
-"""Objects that all ranks shall have: pickled, sent in one operation, the same error everywhere when one can't be pickled.
+"""Objects that all ranks shall have: pickled, sent in pieces, the same error everywhere when one can't be pickled.
 
-The size is not part of the operation's signature, so a name can be used again with an object of another size.
+The size is not part of the operation's signature, so a name can be used again with an object of another size.  Each piece is
+a round of the same operation, as many as the largest object needs: shared memory and the memory of agents hold pieces only, so
+an object may be larger than either, and than 2 GiB.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from horovod.common.types import Client, CollectiveKind, PullOp, Signature
 __all__ = ["allgather_pickled", "broadcast_pickled"]
 
 _UINT8 = 0
+_PIECE_BYTES = 64 << 20
 _Pickled = tuple[bytes, Exception | None]
 
 
@@ -36,21 +39,40 @@ def _exchange(client: Client, pickled: _Pickled, name: str, root: int, process_s
     set_id, word = set_id_of(process_set), f"allgather.{name}"
     signature = Signature(CollectiveKind.ALLGATHER, word, False, _UINT8, ((-1,),), root=root, process_set=set_id)
     payload, cause = pickled
-    address = ctypes.cast(ctypes.c_char_p(payload), ctypes.c_void_p).value or 0
-    meta = [len(payload), cause is not None]
-    op = client.gather(signature, [(address, len(payload))], meta, keep=payload)
-    try:
-        op.wait()
-        ranks = client.process_sets().get(set_id, ())
-        members = range(len(ranks)) if root < 0 else [ranks.index(root)]
-        received = [_read_bytes(op, member) for member in members]
-        failed = [member for member in members if op.meta(member)[1]]
-    finally:
-        op.done()
+    ranks = client.process_sets().get(set_id, ())
+    members = range(len(ranks)) if root < 0 else [ranks.index(root)]
+    received: dict[int, bytearray] = {}
+    failed: set[int] = set()
+    start = 0
+    while start == 0 or start < max(map(len, received.values())):
+        op = _publish(client, signature, payload, start, cause is not None)
+        try:
+            op.wait()
+            for member in members:
+                nbytes, has_failed = op.meta(member)
+                failed.update([member] * has_failed)
+                _read_piece(op, member, received.setdefault(member, bytearray(nbytes)), start)
+        finally:
+            op.done()
+        start += _PIECE_BYTES
     if failed:
-        texts = {ranks[member]: received[members.index(member)].decode(errors="replace") for member in failed}
+        texts = {ranks[member]: received[member].decode(errors="replace") for member in sorted(failed)}
         raise UsageError(_not_pickled(name, texts)) from cause
-    return received
+    return list(received.values())
+
+
+def _publish(client: Client, signature: Signature, payload: bytes, start: int, failed: bool) -> PullOp:
+    """Starts a round with the next piece of the payload; it says how long all of it is."""
+    address = ctypes.cast(ctypes.c_char_p(payload), ctypes.c_void_p).value or 0
+    nbytes = max(0, min(len(payload) - start, _PIECE_BYTES))
+    return client.gather(signature, [(address + start if nbytes else 0, nbytes)], (len(payload), failed), keep=payload)
+
+
+def _read_piece(op: PullOp, member: int, received: bytearray, start: int) -> None:
+    nbytes = min(len(received) - start, _PIECE_BYTES)
+    if nbytes > 0:
+        view = (ctypes.c_char * nbytes).from_buffer(received, start)
+        op.copy([(member, 0, ctypes.addressof(view), nbytes)])
 
 
 def _not_pickled(name: str, texts: Mapping[int, str]) -> str:
@@ -59,14 +81,6 @@ def _not_pickled(name: str, texts: Mapping[int, str]) -> str:
         f"{name!r} was not sent, and all ranks are told so: an object can't be pickled by cloudpickle on {hosts}. "
         "Send what it is made from instead; locks, files, generators and open connections stay where they are."
     )
-
-
-def _read_bytes(op: PullOp, member: int) -> bytearray:
-    received = bytearray(op.meta(member)[0])
-    if received:
-        view = (ctypes.c_char * len(received)).from_buffer(received)
-        op.copy([(member, 0, ctypes.addressof(view), len(received))])
-    return received
 
 
 def broadcast_pickled(client: Client, obj: Any, root_rank: Any, name: str | None, process_set: ProcessSet) -> Any:
@@ -80,6 +94,12 @@ def broadcast_pickled(client: Client, obj: Any, root_rank: Any, name: str | None
 
 
 def allgather_pickled(client: Client, obj: Any, name: str | None, process_set: ProcessSet) -> list[Any]:
-    """Every rank's object, in the order of ranks."""
+    """Every rank's object, in the order of ranks, but for ranks that have joined and take part with nothing."""
     payloads = _exchange(client, _pickled(obj), f"{name or 'any'}.objects", -1, process_set)
-    return [cloudpickle.loads(payload) for payload in payloads]
+    payloads.reverse()
+    objects = []
+    while payloads:  # each is let go when its object is there: together they may be large
+        payload = payloads.pop()
+        if payload:
+            objects.append(cloudpickle.loads(payload))
+    return objects

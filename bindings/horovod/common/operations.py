@@ -97,11 +97,12 @@ class AgentOp(Operation):
 class AgentPullOp(AgentOp):
     """A pull operation: between wait() and done() the members' data can be read."""
 
-    __slots__ = ("ready",)
+    __slots__ = ("_n_meta", "ready")
 
-    def __init__(self, client: AgentClient, signature: Signature, name: str, keep: object) -> None:
+    def __init__(self, client: AgentClient, signature: Signature, name: str, keep: object, n_meta: int) -> None:
         super().__init__(client, signature, name, keep)
         self.ready = False
+        self._n_meta = n_meta
 
     def wait(self) -> None:
         """Returns when all members have published; raises the failure."""
@@ -125,8 +126,8 @@ class AgentPullOp(AgentOp):
         return self.ready or super().settled
 
     def meta(self, member: int) -> tuple[int, ...]:
-        """The integers that this member published."""
-        return self._read(member)[0]
+        """The integers that this member published; as many zeros for one that has joined and publishes nothing."""
+        return self._read(member)[0] or (0,) * self._n_meta
 
     def data_bytes(self, member: int) -> int:
         """How much data this member published."""

@@ -145,6 +145,7 @@ def _hello(settings: Settings, process: Process, sets: Sequence[Sequence[int]]) 
             process_sets=[worker_pb2.ProcessSet(ranks=ranks) for ranks in sets],
             dynamic_process_sets=settings.dynamic_process_sets,
             size=settings.size if settings.is_guest else 0,
+            extended_join=settings.extended_join,
         )
     )
 

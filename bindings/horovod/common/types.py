@@ -56,7 +56,7 @@ class PullOp(Protocol):
         ...
 
     def meta(self, member: int) -> tuple[int, ...]:
-        """The integers that this member of the process set published."""
+        """The integers that this member of the process set published; zeros for one that has joined and has none."""
         ...
 
     def data_bytes(self, member: int) -> int:

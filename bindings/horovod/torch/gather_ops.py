@@ -36,6 +36,8 @@ __all__ = [
     "grouped_allgather_async",
     "members_of",
     "refuse_scalars",
+    "start_gather",
+    "with_gaps",
 ]
 
 
@@ -115,7 +117,8 @@ def _submit_gather(
     return op, list(tensors)
 
 
-def _start_gather(tensor: torch.Tensor, name: str | None, process_set: ProcessSet) -> tuple[PulledEntry, int]:
+def start_gather(tensor: torch.Tensor, name: str | None, process_set: ProcessSet) -> tuple[PulledEntry, int]:
+    """Starts joining the ranks' tensors; the entry, whose ``finish`` gives ``Gathered``, and its handle."""
     handle = handles.advance()
     what = f"allgather.{name or 'noname'}"
     check_tensor(tensor, what)
@@ -148,7 +151,7 @@ class _GatherEntry:
 
 def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
     """Starts joining the ranks' tensors along dimension 0; the handle for ``poll`` and ``synchronize``."""
-    entry, handle = _start_gather(tensor, name, process_set)
+    entry, handle = start_gather(tensor, name, process_set)
     return start(_GatherEntry(entry, False), handle)
 
 
@@ -189,6 +192,17 @@ def grouped_allgather_async(
     return start(_GatherEntry(entry, True), handle)
 
 
+def with_gaps(rows: torch.Tensor, had: Sequence[int], wanted: Sequence[int]) -> torch.Tensor:
+    """Members' rows, with zeros for those of members that have joined and sent none."""
+    if list(had) == list(wanted):
+        return rows
+    pieces = [
+        piece if len(piece) == count else rows.new_zeros((count, *rows.shape[1:]))
+        for piece, count in zip(rows.split(list(had)), wanted, strict=True)
+    ]
+    return torch.cat(pieces)
+
+
 def _own_rows(grad: torch.Tensor, rows: list[int], index: int) -> torch.Tensor:
     return grad.narrow(0, sum(rows[:index]), rows[index])
 
@@ -201,7 +215,7 @@ class _Allgather(torch.autograd.Function):
         if grouped:
             gathered = _start_grouped_gather(list(tensors), name, group)[0].finish()
         else:
-            gathered = _start_gather(tensors[0], name, group)[0].finish()
+            gathered = start_gather(tensors[0], name, group)[0].finish()
         ctx.rows, ctx.group = gathered.rows, group
         return tuple(gathered.tensors)
 
@@ -385,12 +399,14 @@ class _Alltoall(torch.autograd.Function):
     def forward(ctx: Any, tensor: torch.Tensor, splits: Any, name: str | None, group: ProcessSet) -> Any:
         output, received = synchronize(alltoall_async(tensor, splits, name, group))
         ctx.group, ctx.received, ctx.rows = group, received.cpu(), len(tensor)
+        ctx.sent = _clean_splits(splits, len(tensor), len(received), "alltoall")[0]
         ctx.mark_non_differentiable(received)
         return output, received
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        back, _ = alltoall(grads[0], ctx.received, None, ctx.group)
+        back, counts = alltoall(grads[0], ctx.received, None, ctx.group)
+        back = with_gaps(back, counts.tolist(), ctx.sent)
         unsent = ctx.rows - len(back)
         if unsent:
             back = torch.cat([back, back.new_zeros((unsent, *back.shape[1:]))])

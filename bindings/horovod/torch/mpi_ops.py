@@ -10,7 +10,7 @@ import torch
 from horovod.common.basics import HorovodBasics
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.types import CollectiveKind
+from horovod.common.types import CollectiveKind, ReduceOp
 from horovod.torch.gather_ops import (
     allgather,
     allgather_async,
@@ -42,7 +42,7 @@ from horovod.torch.scatter_ops import (
     reducescatter_async,
 )
 from horovod.torch.signatures import make_signature, set_id_of
-from horovod.torch.sparse import sparse_allreduce_async
+from horovod.torch.sparse import forget_densities, sparse_allreduce_async
 
 _basics = HorovodBasics()
 
@@ -142,10 +142,25 @@ __all__ = [
 def join(device: int = -1) -> int:
     """This rank has no more data: it contributes zeros to allreduces until all ranks have joined.
 
-    Returns the rank that joined last, the same everywhere.  ``device`` is accepted and not used.
+    With HOROVOD_JOIN_MODE=extended it takes part in every operation, with nothing.  Returns the rank that joined last, the
+    same everywhere.  ``device`` is accepted and not used.
     """
-    handles.advance()
-    return require_client().join()
+    handle = handles.advance()
+    last = require_client().join()
+    forget_densities()
+    _count_alike(handle)
+    return last
+
+
+def _count_alike(handle: int) -> None:
+    """Ranks made different numbers of calls while some had joined: from here on their automatic names are the same."""
+    highest = torch.tensor([handle])
+    signature = make_signature(
+        CollectiveKind.ALLREDUCE, "join.handles", highest.dtype, [highest.shape], 0, op=ReduceOp.MAX
+    )
+    address = highest.data_ptr()
+    require_client().reduce(signature, ((address, address, highest.nbytes),), blocking=True, keep=highest).wait()
+    handles.advance_to(int(highest) + 2)  # one more than any rank has used, the look at the counter included
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:

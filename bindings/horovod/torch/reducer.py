@@ -22,7 +22,9 @@ import torch
 from horovod.common import basics
 from horovod.common.exceptions import HorovodInternalError, MismatchError, NotInitializedError, UsageError
 from horovod.common.process_sets import ProcessSet
+from horovod.common.solo import plain_buffer
 from horovod.common.types import Client, CollectiveKind, ReduceOp, Signature
+from horovod.native import OutOfMemory
 from horovod.torch.buckets import Bucket, Memory, Slot, copy_dense, cut_into_buckets, memory_order
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.dtypes import wire_form
@@ -169,8 +171,15 @@ class Reducer:
             self._submit(bucket)
 
     def _alloc(self, nbytes: int) -> Any:
+        """Shared memory; without room there, ordinary memory, from which the engine copies.
+
+        A rank must not fail by itself here: others wait for its part.  What the engine has no room for it refuses on all.
+        """
         assert self._client is not None
-        return self._client.alloc(nbytes)
+        try:
+            return self._client.alloc(nbytes)
+        except OutOfMemory:
+            return plain_buffer(nbytes)
 
     def _fill(self, slot: Slot, bucket: Bucket) -> None:
         """Writes the gradient into its slot; without compression the slot becomes the gradient."""

@@ -14,7 +14,7 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.types import CollectiveKind, PullOp, ReduceOp
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.dtypes import engine_dtype
-from horovod.torch.gather_ops import grouped_allgather, members_of
+from horovod.torch.gather_ops import allgather, grouped_allgather, members_of, with_gaps
 from horovod.torch.pending import PulledEntry, handles, require_client, start, synchronize
 from horovod.torch.signatures import (
     by_dtype,
@@ -130,6 +130,7 @@ class _Reducescatter(torch.autograd.Function):
         what = f"reducescatter.{name or 'noname'}"
         set_id_of(group)
         members = (group.size() or 1) if op == Sum else 1
+        ctx.rows = [len(tensor) if tensor.dim() else 0 for tensor in tensors]
         ctx.group, ctx.factor = group, check_factor(pre, what) * check_factor(post, what) * members
         if len(tensors) == 1:
             return (synchronize(reducescatter_async(tensors[0], name, op, group, pre, post)),)
@@ -138,7 +139,19 @@ class _Reducescatter(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         gathered = grouped_allgather(grads, process_set=ctx.group)
+        if any(len(grad) != rows for grad, rows in zip(gathered, ctx.rows, strict=True)):
+            present = allgather(torch.tensor([ctx.group.rank()]), process_set=ctx.group).tolist()
+            gathered = tuple(
+                _without_absent(grad, rows, present, ctx.group.size())
+                for grad, rows in zip(gathered, ctx.rows, strict=True)
+            )
         return (None, None, None, None, None, *[grad * ctx.factor for grad in gathered])
+
+
+def _without_absent(grad: torch.Tensor, rows: int, present: Sequence[int], members: int) -> torch.Tensor:
+    """Zeros where nobody has reduced the rows, because the rank that they belong to has joined."""
+    wanted = [rows_of(rows, members, member)[1] for member in range(members)]
+    return with_gaps(grad, [count * (member in present) for member, count in enumerate(wanted)], wanted)
 
 
 def reducescatter(

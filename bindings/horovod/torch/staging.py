@@ -50,8 +50,30 @@ def new_like(tensor: torch.Tensor) -> Target:
 
 def _check_writable(tensor: torch.Tensor, what: str) -> None:
     """ValueError where several elements share one place in memory: nothing can be written there."""
-    if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
-        raise ValueError(f"{what}: an expanded tensor can't be written in place; use its clone().")
+    if _overlaps_itself(tensor):
+        raise ValueError(
+            f"{what}: a tensor whose elements share memory, such as an expanded or unfolded one, can't be written in place; "
+            "use its clone()."
+        )
+
+
+def _overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Looks at every element only where the strides alone do not tell."""
+    if not tensor.numel():
+        return False
+    reach, dims = 0, [(s, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n > 1]
+    for stride, size in sorted(dims):
+        if stride == 0:
+            return True
+        if stride <= reach:
+            break
+        reach += stride * (size - 1)
+    else:
+        return False
+    places = torch.zeros((), dtype=torch.int64)
+    for stride, size in dims:
+        places = (places.unsqueeze(-1) + torch.arange(size) * stride).flatten()
+    return len(places.unique()) < len(places)
 
 
 def check_apart(tensors: Sequence[torch.Tensor], what: str) -> None:

@@ -179,8 +179,28 @@ def test_an_agent_that_owes_zeros_keeps_the_block_until_the_join_is_over() -> No
     world.order(v.JoinedRanks((0,)))
     world.plan(requests=())
     assert not of(world.order(v.RetirePlan(7, 1)), ev.PlanRemove)
-    assert of(world.tell(ev.Bell()), ev.Sweep) == [ev.Sweep((7,), (0,))]
+    assert of(world.tell(ev.Bell()), ev.Sweep) == [ev.Sweep((7,), (0,), left=((7, 1),))]
     assert reports(world.order(v.JoinedRanks((), anybody=False)), v.PlanRetired) == [v.PlanRetired(7)]
+
+
+def test_in_extended_mode_joined_ranks_take_part_in_everything_but_what_needs_their_data(world: World) -> None:
+    world.plan()
+    world.plan(8, v.Signature(v.Kind.ALLGATHER, "g", shapes=((-1,),)))
+    world.plan(9, v.Signature(v.Kind.BROADCAST, "from 1", root=1))
+    world.plan(10, v.Signature(v.Kind.BROADCAST, "from 0", root=0))
+    (sweep,) = of(world.order(v.JoinedRanks((1,), extended=True)), ev.Sweep)
+    assert (sweep.plans, sweep.joined, sweep.absent) == ((7, 8, 10), (1,), True)
+
+
+def test_rounds_that_nobody_here_waits_for_hold_up_no_join() -> None:
+    """A rank of another host has left them; nobody here will arrive in them."""
+    world = World(agents=("a", "b"))
+    world.begin()
+    world.order(v.JoinedRanks((0,)))
+    world.plan(signature=v.Signature(v.Kind.ALLGATHER, "g", shapes=((-1,),)), requests=())
+    world.removable = False
+    assert of(world.order(v.RetirePlan(7, 3)), ev.PlanRemove) == [ev.PlanRemove(7)]
+    assert of(world.tell(ev.Bell()), ev.Sweep)[0].left == ((7, 3),)
 
 
 # ---- what is observed

@@ -35,3 +35,34 @@ def test_both_sides_scale_alike(op: ReduceOp, postscale: float, members: int) ->
 @pytest.mark.parametrize(("postscale", "members"), ROUNDED)
 def test_an_average_multiplies_by_the_reciprocal(postscale: float, members: int) -> None:
     assert agents_postscale(ReduceOp.AVERAGE, postscale, members) == postscale * (1.0 / members)
+
+
+@pytest.mark.parametrize(
+    ("host_of", "count", "shift"),
+    [
+        ((0, 0, 0, 0), 3, 1.0),  # one host: fp32 all the way
+        ((0, 1), 3, 1.0),
+        ((0, 0, 1), 3, 2.0),
+        ((0, 0, 0, 1, 1), 3, 4.0),
+        ((0, 1, 2, 3), 3, 1.0),
+        ((0, 1, 2, 3), 1 << 16, 4.0),  # around the ring sums of up to three hosts are rounded
+        ((0, 0, 1), 1 << 16, 2.0),
+        (tuple(range(9)), 3, 8.0),  # too many for direct exchange
+    ],
+)
+def test_16_bit_averages_are_made_smaller_where_they_are_rounded(
+    host_of: tuple[int, ...], count: int, shift: float
+) -> None:
+    """P30: prescale and postscale together are what they were, to the last bit."""
+    members = tuple(range(len(host_of)))
+    for dtype in (6, 10):
+        signature = v.Signature(
+            v.Kind.ALLREDUCE, "x", dtype=dtype, shapes=((count,),), op=int(ReduceOp.AVERAGE), prescale=3.0
+        )
+        local = tuple(rank for rank in members if host_of[rank] == 0)
+        added = block(local_plan(v.PlanMade(1, signature, ()), members, local), local, host_of)
+        assert (added.prescale, added.postscale) == (3.0 / shift, shift / len(members))
+    for dtype, op in ((7, ReduceOp.AVERAGE), (6, ReduceOp.SUM)):
+        signature = v.Signature(v.Kind.ALLREDUCE, "x", dtype=dtype, shapes=((count,),), op=int(op))
+        added = block(local_plan(v.PlanMade(1, signature, ()), members, (0,)), (0,), host_of)
+        assert added.prescale == 1.0
