@@ -31,7 +31,7 @@ from horovod.coordinator.core.commands import (
 from horovod.coordinator.core.config import Config
 from horovod.coordinator.core.distances import Distances
 from horovod.coordinator.core.epoch import Epoch
-from horovod.coordinator.core.job import Failure, Job, RankCause, RankPhase, RankRecord, leave_text, place_ranks
+from horovod.coordinator.core.job import Failure, Job, RankCause, RankPhase, RankRecord, leave_text, place_ranks, where
 from horovod.coordinator.core.process_sets import SetCall, fault
 from horovod.coordinator.core.ring import Ring, by_labels, order_ring
 from horovod.coordinator.core.selfstart import SelfStart, released
@@ -64,6 +64,10 @@ class Coordinator(Takeover):
     results: dict[str, JobEnded] = field(default_factory=dict)  # by job id; of jobs of earlier coordinators
     tally: Tally = field(default_factory=Tally)
     selfstart: SelfStart = field(default_factory=SelfStart)
+    defaults: Config = field(init=False)  # the limits of jobs that name none
+
+    def __post_init__(self) -> None:
+        self.defaults = self.config
 
     def handle(self, event: ev.Event, now: float) -> list[Command]:
         """Commands that follow from the event."""
@@ -256,8 +260,8 @@ class Coordinator(Takeover):
         if job.phases[RankPhase.GONE] and job.phases[RankPhase.WAITING]:
             first = next(record for record in job.ranks if record.phase is RankPhase.GONE)
             reason = (
-                f"hvd.init() can't complete: rank {first.place.rank} (host {first.place.host}, pid {first.pid}) has "
-                f"exited with code {first.code}. All {job.size} ranks must call it."
+                f"hvd.init() can't complete: rank {where(first)} has exited with code {first.code}. All {job.size} ranks must "
+                "call it."
             )
             self._reject_waiting(out, job, reason, retry=False)
 
@@ -333,7 +337,7 @@ class Coordinator(Takeover):
             out.commands.append(JobEnded(1, placed, cause=out.cause))
             return
         self.jobs += 1
-        self.config = event.limits or self.config
+        self.config = event.limits or self.defaults
         records = [RankRecord(place) for place in placed]
         self.job = job = Job(event.size, event.command, event.environment, event.directory, records)
         job.number, job.id, job.started, job.launcher = self.jobs, event.id, self.incarnation, event.launcher
