@@ -191,6 +191,9 @@ def _serve(
     def connect() -> None:
         try:
             group = _connect(place, links) if links else None
+            if group is not None:
+                # Whoever is ready watches the others: none may be before all are.
+                group.barrier().wait()
         except Exception as error:
             say(f"Gloo could not connect: {str(error)[:_LONGEST_REASON]}".replace("\n", " "))
             os._exit(1)
