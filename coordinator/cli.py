@@ -105,14 +105,15 @@ async def _serve(arguments: argparse.Namespace) -> int:
     try:
         listen = parse_address(arguments.listen, "--listen")
         await until_free(listen)
-        server = Server(service, listen, security)
-        started = asyncio.Event()
-        http = await _serve_http(service, started.is_set, arguments, listen)
-        await server.start()
-        started.set()
-        print(f"hvd-coordinator: listening on {server.address}", flush=True)
-        log.info("Agents and launchers need %s.", _wanted_of_callers(security))
+        # Before the port is open: whoever comes may take all descriptors that are left.
         with heard_in_loop(asyncio.get_running_loop(), lambda _number: stopping.set()):
+            server = Server(service, listen, security)
+            started = asyncio.Event()
+            http = await _serve_http(service, started.is_set, arguments, listen)
+            await server.start()
+            started.set()
+            print(f"hvd-coordinator: listening on {server.address}", flush=True)
+            log.info("Agents and launchers need %s.", _wanted_of_callers(security))
             await _first_of(stopping, broken)
             if not broken.is_set():
                 await _end_jobs(service)

@@ -31,8 +31,9 @@ from horovod.coordinator.core.commands import (
 from horovod.coordinator.core.config import Config
 from horovod.coordinator.core.distances import Distances
 from horovod.coordinator.core.epoch import Epoch
+from horovod.coordinator.core.hellos import disagreement
 from horovod.coordinator.core.job import Failure, Job, RankCause, RankPhase, RankRecord, leave_text, place_ranks, where
-from horovod.coordinator.core.process_sets import SetCall, fault
+from horovod.coordinator.core.process_sets import SetCall
 from horovod.coordinator.core.ring import Ring, by_labels, order_ring
 from horovod.coordinator.core.selfstart import SelfStart, released
 from horovod.coordinator.core.takeover import Agent, Takeover, job_finished
@@ -197,7 +198,7 @@ class Coordinator(Takeover):
     def _start_epoch(self, out: Outbox, job: Job) -> None:
         if job.phases[RankPhase.WAITING] < job.size or self.epoch is not None:
             return
-        reason = _disagreement(job)
+        reason = disagreement(job)
         if reason:
             self._reject_waiting(out, job, reason, retry=True)
             return
@@ -423,24 +424,3 @@ class Coordinator(Takeover):
             assert self.job is not None
             ready = {r.place.rank for r in self.job.ranks if r.phase is RankPhase.READY}
             assert not ready & self.epoch.left
-
-
-def _disagreement(job: Job) -> str:
-    """Why these Hellos can't form an epoch, empty when they can."""
-    hellos = [record.hello for record in job.ranks if record.hello is not None]
-    wishes = [tuple(tuple(sorted(item.ranks)) for item in hello.process_sets) for hello in hellos]
-    for hello, wish in zip(hellos, wishes, strict=True):
-        if hello.generation != hellos[0].generation and not job.attached:
-            return (
-                f"Rank {hello.rank} is at its hvd.init() number {hello.generation}, rank {hellos[0].rank} at number "
-                f"{hellos[0].generation}. All ranks must call it equally often."
-            )
-        if wish != wishes[0]:
-            return (
-                f"Process sets given to hvd.init() differ: rank {hello.rank} has {[list(x) for x in wish]}, rank "
-                f"{hellos[0].rank} has {[list(x) for x in wishes[0]]}. Pass the same list on all ranks."
-            )
-        if hello.dynamic_process_sets != hellos[0].dynamic_process_sets:
-            return "HOROVOD_DYNAMIC_PROCESS_SETS is set on some ranks only. Set it on all or on none."
-    faults = [fault(item.ranks, job.size) for item in (hellos[0].process_sets if hellos else ())]
-    return next((reason for reason in faults if reason), "")
