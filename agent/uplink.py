@@ -18,6 +18,7 @@ import grpc
 import horovod
 from horovod.agent.core import session as s
 from horovod.proto import control_pb2
+from horovod.proto.diagnosis import explain
 from horovod.proto.link import LinkError
 from horovod.proto.pump import Pump
 from horovod.proto.security import Address, Security
@@ -28,6 +29,7 @@ __all__ = ["Listener", "Uplink", "UplinkOptions"]
 log = logging.getLogger("horovod.agent")
 
 _TICK_S = 0.5
+_TRIES_A_DIAGNOSIS = 8
 _MOST_KEPT_BYTES = 64 << 20
 _JOINED_BYTES = 1 << 20  # announcements are added to a frame that is smaller
 _Frame = control_pb2.AgentFrame
@@ -179,11 +181,13 @@ class Uplink:
         self._task = self._loop.create_task(self._stream())
 
     async def _stream(self) -> None:
-        refused, reason, confused = "", "", False
+        refused, reason, confused, advice = "", "", False, ""
         try:
             refused = await self._talk()
         except grpc.aio.AioRpcError as error:
             refused, reason = _meaning(error)
+            if error.code() is grpc.StatusCode.UNAVAILABLE and self.core.tries % _TRIES_A_DIAGNOSIS == 0:
+                advice = await explain(self._options.coordinator, self._options.security)
         except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError) as error:
             reason = str(error)
         except LinkError as error:
@@ -198,8 +202,8 @@ class Uplink:
         if refused:
             self._tell(s.Refused(refused, self._chance()))
         else:
-            reason = self._reason or reason or "it has ended the connection"
-            self._tell(s.Broken(reason, self._chance(), confused))
+            reason = advice or self._reason or reason or "it has ended the connection"
+            self._tell(s.Broken(reason, self._chance(), confused, bool(advice)))
 
     async def _talk(self) -> str:
         """The stream to its end; the coordinator's refusal, if there was one."""

@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING
 import horovod
 from horovod.coordinator.server import Server, until_free
 from horovod.coordinator.service import Service, ServiceOptions
-from horovod.proto.security import Address, SecurityProblem, TlsFiles, load_security, load_token, parse_address
+from horovod.proto.security import (
+    Address,
+    Security,
+    SecurityProblem,
+    TlsFiles,
+    load_security,
+    load_token,
+    parse_address,
+)
 from horovod.proto.signals import heard_in_loop
 
 if TYPE_CHECKING:
@@ -97,13 +105,15 @@ async def _serve(arguments: argparse.Namespace) -> int:
     try:
         listen = parse_address(arguments.listen, "--listen")
         await until_free(listen)
-        server = Server(service, listen, security)
-        started = asyncio.Event()
-        http = await _serve_http(service, started.is_set, arguments, listen)
-        await server.start()
-        started.set()
-        print(f"hvd-coordinator: listening on {server.address}", flush=True)
+        # Before the port is open: whoever comes may take all descriptors that are left.
         with heard_in_loop(asyncio.get_running_loop(), lambda _number: stopping.set()):
+            server = Server(service, listen, security)
+            started = asyncio.Event()
+            http = await _serve_http(service, started.is_set, arguments, listen)
+            await server.start()
+            started.set()
+            print(f"hvd-coordinator: listening on {server.address}", flush=True)
+            log.info("Agents and launchers need %s.", _wanted_of_callers(security))
             await _first_of(stopping, broken)
             if not broken.is_set():
                 await _end_jobs(service)
@@ -115,6 +125,16 @@ async def _serve(arguments: argparse.Namespace) -> int:
     finally:
         service.close()
     return 1 if broken.is_set() else 0
+
+
+def _wanted_of_callers(security: Security) -> str:
+    """Whoever has it not, or has something else, fails before the first word: of that nothing is heard here."""
+    wanted = ["the token"] if security.secret else []
+    if security.uses_tls:
+        wanted.append("--tls-ca with the authority of this certificate")
+    if security.ca:
+        wanted.append("--tls-cert and --tls-key that the authority here has signed")
+    return ", ".join(wanted) or "neither a token nor certificates"
 
 
 async def _serve_http(

@@ -166,7 +166,7 @@ async def serve_output(
     if not known(frame.hello.incarnation) or (job is not None and job.held):
         return  # the agent tries again
     feed = job.feeds.get(frame.hello.agent) if job is not None else None
-    if job is None or feed is None or feed.instance != frame.hello.instance:
+    if job is None or feed is None or feed.is_over or feed.instance != frame.hello.instance:
         await context.write(control_pb2.OutputWord(over=True))
     else:
         await job.serve(context, feed, clock)

@@ -32,6 +32,10 @@ _UNKNOWN = (
     "The coordinator was started anew, and no agent that came back in time has ranks of this job: they are ended, or they are on "
     "agents that are gone."
 )
+_NOT_TAKEN_OVER = (
+    "The coordinator was started anew, which ends a job of ranks that others have started: they have heard of it, and may be "
+    "started again."
+)
 _NO_LAUNCHER = 0  # the ticket of a job that formed by itself
 _STARTED_BY_OTHERS = ("processes that others have started",)
 
@@ -231,7 +235,7 @@ class JobDesk:
         """Its job does not run any more."""
         end = self._jobs.result(launcher.submit.id)
         if end is None:
-            self._refuse(launcher, _UNKNOWN)
+            self._refuse(launcher, _NOT_TAKEN_OVER if launcher.submit.attach else _UNKNOWN)
         else:
             self._finish(launcher, end)
 
@@ -346,6 +350,7 @@ class JobDesk:
         away.away_since = None
         if away.feeds is not None:
             away.feeds.held = False
+            away.feeds.end(list(away.feeds.feeds))
         self._gone(away)
 
     def close(self, reason: str) -> None:

@@ -110,7 +110,28 @@ def load_security(secret: str, files: TlsFiles) -> Security:
         _read(path, what) if path else b""
         for path, what in ((files.cert, "certificate"), (files.key, "key"), (files.ca, "CA certificate"))
     )
+    _check_files(files)
     return Security(secret, cert, key, ca)
+
+
+def _check_files(files: TlsFiles) -> None:
+    """Says in time, and which file it is, what the library would not."""
+    import ssl  # is not needed without certificates
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        if files.ca:
+            context.load_verify_locations(files.ca)
+    except ssl.SSLError as error:
+        raise SecurityProblem(f"the CA certificate {files.ca} holds no certificate in PEM form") from error
+    try:
+        if files.cert:
+            context.load_cert_chain(files.cert, files.key, password=lambda: "")
+    except ssl.SSLError as error:
+        raise SecurityProblem(
+            f"the certificate {files.cert} and the key {files.key} can't be used together: both must be in PEM form, belong to "
+            f"each other, and have no pass phrase ({(error.reason or str(error)).replace('_', ' ').lower()})"
+        ) from error
 
 
 def _read(path: str, what: str) -> bytes:

@@ -88,6 +88,9 @@ def server_options() -> list[tuple[str, int]]:
         *_COMMON,
         ("grpc.so_reuseport", 0),
         ("grpc.max_concurrent_streams", _MOST_STREAMS),
+        # Who connects and says nothing, or nothing that leads to a call, does not stay.
+        ("grpc.server_handshake_timeout_ms", 10_000),
+        ("grpc.max_connection_idle_ms", 30_000),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         ("grpc.http2.max_ping_strikes", 0),
     ]

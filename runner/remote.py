@@ -19,6 +19,7 @@ from horovod.agent.output import OutputOptions
 from horovod.coordinator.core import Config
 from horovod.proto import control_pb2
 from horovod.proto.codec import fill
+from horovod.proto.diagnosis import explain
 from horovod.proto.security import Address, Security
 from horovod.proto.services import RUN, admission, open_channel, open_stream
 from horovod.runner.console import RemoteConsole
@@ -33,6 +34,7 @@ log = logging.getLogger("horovod")
 _PROTOCOL = 1
 _PAUSES_S = (0.1, 0.2, 0.5, 1.0)
 _DRAIN_S = 5.0
+_UNCONFIRMED = "The coordinator did not confirm the end of the ranks."
 _END_S = 25.0  # how long the end of a cancelled job may take: grace, lost agents, last output
 
 
@@ -67,6 +69,7 @@ class RemoteJob:
         self._cancels = 0
         self._id = secrets.token_hex(16)
         self._known = self._accepted = False
+        self._tries, self._said = 0, ""
         self._away_since: float | None = None
         self._taken: dict[str, int] = {}  # numbers of output, by agent
         self._told: dict[str, int] = {}
@@ -83,19 +86,25 @@ class RemoteJob:
             if self._cancelled is None:
                 raise
             code, reason = self._cancelled
-            return JobResult(code, f"{reason} The coordinator did not confirm the end of the ranks.")
+            return JobResult(code, f"{reason} {_UNCONFIRMED if self._known else ''}".strip())
         finally:
             await self._console.close(_DRAIN_S if self._cancelled else None)
 
     def cancel(self, code: int, reason: str) -> None:
-        """Ends the job: politely the first time, at once the second time; the third time nobody is waited for."""
+        """Ends the job: politely the first time, at once the second time; the third time nobody is waited for.
+
+        A coordinator that can't hear of it is not waited for the second time; one that was never there, not even the first time.
+        """
         self._cancelled = self._cancelled or (code, reason)
         self._cancels += 1
         self._frames.put_nowait(self._cancel_frame())
-        if self._task is not None and self._cancels == 1:
-            self._loop.call_later(_END_S, self._task.cancel)
-        elif self._task is not None and self._cancels > 2:
+        if self._task is None:
+            return
+        patience = 2 if self._away_since is None else int(self._known)
+        if self._cancels > patience:
             self._task.cancel()
+        elif self._cancels == 1:
+            self._loop.call_later(_END_S, self._task.cancel)
 
     def _cancel_frame(self) -> control_pb2.JobFrame:
         code, reason = self._cancelled or (1, "")
@@ -108,19 +117,26 @@ class RemoteJob:
     # ---- connections
 
     async def _until_ended(self, submit: control_pb2.JobSubmit) -> JobResult:
-        tries = 0
         while True:
             result, reason = await self._talk(submit)
             if result is not None:
                 return result
             now = self._loop.time()
             if self._away_since is None:
-                self._away_since, tries = now, 0
-                self._console.say(f"the connection with coordinator {self._spec.coordinator} broke, trying again.")
+                self._away_since, self._tries = now, 0
+            self._tell_break(reason)
             if now - self._away_since > self._spec.coordinator_timeout_s:
                 return self._lost(reason)
-            await asyncio.sleep(_PAUSES_S[min(tries, len(_PAUSES_S) - 1)])
-            tries += 1
+            await asyncio.sleep(_PAUSES_S[min(self._tries, len(_PAUSES_S) - 1)])
+            self._tries += 1
+
+    def _tell_break(self, reason: str) -> None:
+        """Once, or, before there was a connection, whenever it is another reason."""
+        if not self._known and reason != self._said:
+            self._console.say(f"Waiting: the coordinator {self._spec.coordinator} can't be reached: {reason}.")
+        elif self._known and self._tries == 0:
+            self._console.say(f"the connection with coordinator {self._spec.coordinator} broke, trying again.")
+        self._said = reason
 
     def _begin(self, submit: control_pb2.JobSubmit) -> None:
         """What a coordinator is told first, whatever it knows."""
@@ -148,7 +164,7 @@ class RemoteJob:
                 writer = self._loop.create_task(self._write(call))
                 return await self._read(call), "it ended the connection"
             except grpc.aio.AioRpcError as error:
-                return None, self._meaning(error)
+                return None, await self._meaning(error)
             except asyncio.InvalidStateError as error:
                 return None, str(error)
             finally:
@@ -187,8 +203,9 @@ class RemoteJob:
             await self._console.show(update.output.rank, update.output.stream, update.output.data)
         elif body == "notice":
             self._console.say(update.notice.text)
-        elif body == "refused" and self._accepted:
-            return JobResult(1, update.refused.text)
+        elif body == "refused" and (self._accepted or self._cancelled):
+            code, reason = self._cancelled or (1, "")
+            return JobResult(code, f"{reason} {update.refused.text}".strip())
         elif body == "refused":
             raise UsageProblem(update.refused.text)
         elif body == "ended":
@@ -204,18 +221,25 @@ class RemoteJob:
             where = ", ".join(f"rank {place.rank} on host {place.host}" for place in places)
             self._console.say(f"All ranks have come: {where}.")
 
-    def _meaning(self, error: grpc.aio.AioRpcError) -> str:
-        text = error.details() or error.code().name
+    async def _meaning(self, error: grpc.aio.AioRpcError) -> str:
+        spec, text = self._spec, error.details() or error.code().name
         if error.code() is grpc.StatusCode.UNAUTHENTICATED and not self._accepted:
             raise UsageProblem(text)
-        if not self._known:
-            raise UsageProblem(
-                f"the coordinator {self._spec.coordinator} can't be reached: {text}; is hvd-coordinator running?"
-            )
-        return text
+        if self._known:
+            return text
+        advice = ""
+        if error.code() is grpc.StatusCode.UNAVAILABLE:
+            advice = await explain(spec.coordinator, spec.security)
+        text = advice or f"{text}; is hvd-coordinator running?"
+        if spec.wait and error.code() is grpc.StatusCode.UNAVAILABLE:
+            return text
+        raise UsageProblem(f"the coordinator {spec.coordinator} can't be reached: {text}")
 
     def _lost(self, reason: str) -> JobResult:
         code, text = self._cancelled or (1, "")
+        if not self._known:
+            limit = f"within {self._spec.coordinator_timeout_s:g} s, see --coordinator-timeout"
+            return JobResult(1, f"The coordinator {self._spec.coordinator} was not there {limit}: {reason}.")
         lost = (
             f"The connection with coordinator {self._spec.coordinator} broke: {reason}. It was not started anew within "
             f"{self._spec.coordinator_timeout_s:g} s, see --coordinator-timeout; the agents end the ranks by themselves."

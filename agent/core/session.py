@@ -86,12 +86,14 @@ class Heard:
 class Broken:
     """The stream is over, or could not be opened; ``chance`` is a random number from 0 to 1.
 
-    ``confused``: the two sides count differently, so the session can't go on either.
+    ``confused``: the two sides count differently, so the session can't go on either.  ``advice``: the reason says what people must
+    do, so it is told also when another one was told before.
     """
 
     reason: str
     chance: float = 0.0
     confused: bool = False
+    advice: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +170,7 @@ class Uplink:
     heard_at: float = 0.0
     dialled_at: float = 0.0
     ticked_at: float | None = None
+    advised: str = ""
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Commands that follow from the event."""
@@ -180,11 +183,13 @@ class Uplink:
         if isinstance(event, Refused):
             return self._refused(event)
         if isinstance(event, Heard):
-            self.heard_at, self.tries = now, 0
+            self.heard_at, self.tries, self.advised = now, 0, ""
             return []
         if isinstance(event, Broken):
             over = self._abandon(event.reason) if event.confused else []
-            return [*over, *self._broken(event.reason, event.chance)]
+            is_news = event.advice and event.reason != self.advised
+            self.advised = event.reason if event.advice else self.advised
+            return [*over, *self._broken(event.reason, event.chance, is_news=is_news)]
         return self._tick(now)
 
     def _move(self, cause: Cause) -> bool:
@@ -215,7 +220,7 @@ class Uplink:
         said = [Tell(event.text)] if self.tries <= 1 else []
         return [*said, *self._broken("", event.chance, longest=True)]
 
-    def _broken(self, reason: str, chance: float, longest: bool = False) -> list[Command]:
+    def _broken(self, reason: str, chance: float, longest: bool = False, is_news: bool = False) -> list[Command]:
         if not self._move(Cause.BREAK):
             return []
         # A coordinator that was started anew waits for its agents hardly longer than its time-out.
@@ -226,9 +231,8 @@ class Uplink:
         )
         pause = _LONGEST_PAUSE_S if longest else min(_FIRST_PAUSE_S * _GROWTH**self.tries, most)
         self.tries += 1
-        said = (
-            [Tell(f"The coordinator can't be reached: {reason}. Trying again.")] if self.tries == 1 and reason else []
-        )
+        is_news = is_news or (self.tries == 1 and reason != "")
+        said = [Tell(f"The coordinator can't be reached: {reason}. Trying again.")] if is_news else []
         return [*said, Dial(pause * (0.5 + chance / 2))]
 
     def _tick(self, now: float) -> list[Command]:

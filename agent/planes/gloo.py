@@ -23,9 +23,14 @@ from horovod.agent.core import events as ev
 from horovod.agent.planes.links import Link, LinkFailed
 from horovod.agent.planes.tcp import TcpOptions, TcpPlane
 
-__all__ = ["MOST_HOSTS", "GlooCarrier", "GlooPlane", "GlooServer"]
+__all__ = ["ASK", "MOST_HOSTS", "GlooCarrier", "GlooPlane", "GlooServer"]
 
 MOST_HOSTS = 127  # whose descriptors one message can carry
+ASK = b"?"  # to the child, which says that it is here
+_HERE = b"here"
+_STANDS_STILL = (
+    "the process that runs Gloo for this host does not answer: it was stopped, or its host has no time for it"
+)
 _CHILD = "horovod.agent.planes.gloo_child"
 _ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
@@ -35,6 +40,7 @@ _ONE_THREAD = {
 _END_S = 5.0
 _READ_BYTES = 4096
 _DYING_S = 0.5  # from the end of its connections to the word of its end
+_ANSWER_S = 1.0  # for one that lives to say so
 
 
 class GlooServer:
@@ -135,16 +141,39 @@ class GlooCarrier:
     def judge(self, place: int, text: str) -> tuple[int, str]:
         """Who is lost, and why, when the net has lost the agent at ``place``.
 
-        The child tells before it ends a connection.  One that ends without a word ends because the child does.
+        The child tells before it ends a connection.  One that ends without a word ends because the child does.  Where all
+        is silent, the child is asked whether it still runs: one that does not would make every other agent silent.
         """
-        deadline = time.monotonic() + _DYING_S
-        while (said := self._said("lost", str(place))) is None and self._said("died") is None:
+        self._hear(_DYING_S, lambda: self._said("lost", str(place)) is not None)
+        said = self._said("lost", str(place))
+        if said is not None:
+            return place, said
+        if self._said("died") is not None:
+            return self._place, self._epitaph()
+        if self._answers():
+            return place, text
+        return self._place, self._epitaph() if self._said("died") is not None else _STANDS_STILL
+
+    def _answers(self) -> bool:
+        """Whether the child still does something."""
+        self._heard = b"\n".join(line for line in self._heard.split(b"\n") if line != _HERE)
+        try:
+            self._control.settimeout(_ANSWER_S)
+            self._control.sendall(ASK)
+        except OSError:
+            return False
+        self._hear(_ANSWER_S, lambda: self._said(_HERE.decode()) is not None)
+        return self._said(_HERE.decode()) is not None
+
+    def _hear(self, limit_s: float, is_enough: Callable[[], bool]) -> None:
+        """What the child says, until it is enough, or the time is over, or it is dead."""
+        deadline = time.monotonic() + limit_s
+        while not is_enough() and self._said("died") is None:
             self._control.settimeout(max(0.001, deadline - time.monotonic()))
             try:
                 self._heard += self._control.recv(_READ_BYTES) or b"died\n"
             except TimeoutError:
-                return place, text  # silence, or a broken frame
-        return (place, said) if said is not None else (self._place, self._epitaph())
+                return
 
     def _said(self, *words: str) -> str | None:
         """The rest of the first line that begins so."""

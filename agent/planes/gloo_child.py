@@ -3,8 +3,9 @@
 An epoch's process passes bytes between socket pairs and Gloo until its agent ends it.  It gets this agent's place in the ring, and
 for each other place a *link* and a *lane*.  Links are connections to the other agents that have proved the key of the epoch; over
 them these processes tell each other where Gloo listens.  What comes in on a lane goes to the other agent's process, and from there
-to its lane.  On its *control* the agent hears lines: ``ready PID``, ``lost PLACE REASON``, and from the parent ``died HOW``.  When
-the agent closes its end, the process has a moment to let out what there is; the parent kills one that takes longer.
+to its lane.  On its *control* the agent hears lines: ``ready PID``, ``lost PLACE REASON``, ``here`` in answer to a byte, and from
+the parent ``died HOW``.  When the agent closes its end, the process has a moment to let out what there is; the parent kills one
+that takes longer.
 """
 
 from __future__ import annotations
@@ -190,6 +191,9 @@ def _serve(
     def connect() -> None:
         try:
             group = _connect(place, links) if links else None
+            if group is not None:
+                # Whoever is ready watches the others: none may be before all are.
+                group.barrier().wait()
         except Exception as error:
             say(f"Gloo could not connect: {str(error)[:_LONGEST_REASON]}".replace("\n", " "))
             os._exit(1)
@@ -197,7 +201,8 @@ def _serve(
         say(f"ready {os.getpid()}")
 
     threading.Thread(target=connect, daemon=True).start()
-    control.recv(1)
+    while control.recv(1):  # the agent asks whether it still runs
+        say("here")
     until = time.monotonic() + _FAREWELL_S
     for pump in pumps:
         pump.join(max(0.0, until - time.monotonic()))

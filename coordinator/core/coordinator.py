@@ -31,8 +31,9 @@ from horovod.coordinator.core.commands import (
 from horovod.coordinator.core.config import Config
 from horovod.coordinator.core.distances import Distances
 from horovod.coordinator.core.epoch import Epoch
-from horovod.coordinator.core.job import Failure, Job, RankCause, RankPhase, RankRecord, leave_text, place_ranks
-from horovod.coordinator.core.process_sets import SetCall, fault
+from horovod.coordinator.core.hellos import disagreement
+from horovod.coordinator.core.job import Failure, Job, RankCause, RankPhase, RankRecord, leave_text, place_ranks, where
+from horovod.coordinator.core.process_sets import SetCall
 from horovod.coordinator.core.ring import Ring, by_labels, order_ring
 from horovod.coordinator.core.selfstart import SelfStart, released
 from horovod.coordinator.core.takeover import Agent, Takeover, job_finished
@@ -64,6 +65,10 @@ class Coordinator(Takeover):
     results: dict[str, JobEnded] = field(default_factory=dict)  # by job id; of jobs of earlier coordinators
     tally: Tally = field(default_factory=Tally)
     selfstart: SelfStart = field(default_factory=SelfStart)
+    defaults: Config = field(init=False)  # the limits of jobs that name none
+
+    def __post_init__(self) -> None:
+        self.defaults = self.config
 
     def handle(self, event: ev.Event, now: float) -> list[Command]:
         """Commands that follow from the event."""
@@ -193,7 +198,7 @@ class Coordinator(Takeover):
     def _start_epoch(self, out: Outbox, job: Job) -> None:
         if job.phases[RankPhase.WAITING] < job.size or self.epoch is not None:
             return
-        reason = _disagreement(job)
+        reason = disagreement(job)
         if reason:
             self._reject_waiting(out, job, reason, retry=True)
             return
@@ -257,8 +262,8 @@ class Coordinator(Takeover):
         if job.phases[RankPhase.GONE] and job.phases[RankPhase.WAITING]:
             first = next(record for record in job.ranks if record.phase is RankPhase.GONE)
             reason = (
-                f"hvd.init() can't complete: rank {first.place.rank} (host {first.place.host}, pid {first.pid}) has "
-                f"exited with code {first.code}. All {job.size} ranks must call it."
+                f"hvd.init() can't complete: rank {where(first)} has exited with code {first.code}. All {job.size} ranks must "
+                "call it."
             )
             self._reject_waiting(out, job, reason, retry=False)
 
@@ -337,7 +342,7 @@ class Coordinator(Takeover):
             out.commands.append(JobEnded(1, placed, cause=out.cause))
             return
         self.jobs += 1
-        self.config = event.limits or self.config
+        self.config = event.limits or self.defaults
         records = [RankRecord(place) for place in placed]
         self.job = job = Job(event.size, event.command, event.environment, event.directory, records)
         job.number, job.id, job.started, job.launcher = self.jobs, event.id, self.incarnation, event.launcher
@@ -423,35 +428,3 @@ class Coordinator(Takeover):
             assert self.job is not None
             ready = {r.place.rank for r in self.job.ranks if r.phase is RankPhase.READY}
             assert not ready & self.epoch.left
-
-
-def _join_modes_differ(hellos: list[ev.RankHello]) -> str:
-    extended = ", ".join(str(hello.rank) for hello in hellos if hello.extended_join)
-    default = ", ".join(str(hello.rank) for hello in hellos if not hello.extended_join)
-    return (
-        f"HOROVOD_JOIN_MODE differs: rank(s) {extended} have 'extended', rank(s) {default} have the default. Set it to the "
-        "same on all ranks, before hvd.init()."
-    )
-
-
-def _disagreement(job: Job) -> str:
-    """Why these Hellos can't form an epoch, empty when they can."""
-    hellos = [record.hello for record in job.ranks if record.hello is not None]
-    wishes = [tuple(tuple(sorted(item.ranks)) for item in hello.process_sets) for hello in hellos]
-    for hello, wish in zip(hellos, wishes, strict=True):
-        if hello.generation != hellos[0].generation and not job.attached:
-            return (
-                f"Rank {hello.rank} is at its hvd.init() number {hello.generation}, rank {hellos[0].rank} at number "
-                f"{hellos[0].generation}. All ranks must call it equally often."
-            )
-        if wish != wishes[0]:
-            return (
-                f"Process sets given to hvd.init() differ: rank {hello.rank} has {[list(x) for x in wish]}, rank "
-                f"{hellos[0].rank} has {[list(x) for x in wishes[0]]}. Pass the same list on all ranks."
-            )
-        if hello.dynamic_process_sets != hellos[0].dynamic_process_sets:
-            return "HOROVOD_DYNAMIC_PROCESS_SETS is set on some ranks only. Set it on all or on none."
-        if hello.extended_join != hellos[0].extended_join:
-            return _join_modes_differ(hellos)
-    faults = [fault(item.ranks, job.size) for item in (hellos[0].process_sets if hellos else ())]
-    return next((reason for reason in faults if reason), "")

@@ -248,8 +248,14 @@ def leave_text(record: RankRecord, reason: str) -> str:
     )
 
 
+def where(record: RankRecord) -> str:
+    """``1 (host a, pid 12)``; nobody knows the process of a rank whose agent never told of it."""
+    process = f", pid {record.pid}" if record.pid else ""
+    return f"{record.place.rank} (host {record.place.host}{process})"
+
+
 def _who(record: RankRecord) -> str:
-    return f"Rank {record.place.rank} (host {record.place.host}, pid {record.pid})"
+    return f"Rank {where(record)}"
 
 
 def place_ranks(size: int, slots: Mapping[str, tuple[str, int]]) -> list[RankPlace] | str:

@@ -30,7 +30,7 @@ from horovod.coordinator.core.commands import (
 from horovod.coordinator.core.config import Config
 from horovod.coordinator.core.events import JobCancelled
 from horovod.coordinator.core.gathering import Gathering, Key, number_ranks
-from horovod.coordinator.core.job import Job, RankCause, RankPhase, RankRecord
+from horovod.coordinator.core.job import Job, RankCause, RankPhase, RankRecord, where
 from horovod.coordinator.core.ring import order_ring
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class SelfStart:
                 self._close(out, end)
             return
         agents = dict.fromkeys(agent for agent, _ in keys)
-        core.config = (self._attached_limits if book.attached else self._limits) or core.config
+        core.config = (self._attached_limits if book.attached else self._limits) or core.defaults
         there = {name: core.in_ring(name) for name in agents}
         ring = [host.agent for host in order_ring(there, core.distances, core.config.deterministic).hosts]
         row = [(key[0], book.settle(key)) for key in book.in_row(keys, ring)]
@@ -183,7 +183,7 @@ def _by_agent(core: Coordinator, book: Gathering) -> str:
 
 
 def _names(records: list[RankRecord]) -> str:
-    shown = [f"rank {r.place.rank} (host {r.place.host}, pid {r.pid})" for r in records[:_NAMED]]
+    shown = [f"rank {where(record)}" for record in records[:_NAMED]]
     return ", ".join(shown) + (f" and {len(records) - _NAMED} more" if len(records) > _NAMED else "")
 
 

@@ -46,6 +46,7 @@ class Takeover:
     """Knows the coordinator's state; what happens in it is told through the coordinator's own handlers."""
 
     config: Config
+    defaults: Config
     incarnation: int
     agents: dict[str, Agent]
     job: Job | None
@@ -128,7 +129,7 @@ class Takeover:
         if start is not None and start.id in self.results:
             self._finish_adopted(out, start, adoption, self.results[start.id])
         elif start is not None:
-            self._take_job(out, TakenJob(start, adoption, self.config, self.incarnation, self.tally, now))
+            self._take_job(out, TakenJob(start, adoption, self.defaults, self.incarnation, self.tally, now))
         elif results:
             latest = max(results.values(), key=lambda finished: (finished.started, finished.job))
             agents = tuple(agent for agent, finished in results.items() if finished.id == latest.id)

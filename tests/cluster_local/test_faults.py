@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import resource
 import signal
 import socket
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.cluster_local.processes import Cluster, Forwarder
+from tests.cluster_local.processes import WAIT_S, Cluster, Forwarder
 from tests.runner.launcher import MARK, marked, until
 
+Stranger = Callable[[str, bytes], socket.socket]
 SLEEP = ("sh", "-c", "echo ready; sleep 300")
 
 
@@ -160,23 +164,122 @@ def test_a_job_may_wait_for_its_agents(fresh: Cluster) -> None:
     assert launcher.out.text.count("hello") == 2
 
 
-def test_bytes_that_are_no_calls_harm_nobody(pair: Cluster) -> None:
-    launcher = pair.launch("-np", "2", "sh", "-c", "echo ready; sleep 1; echo done")
-    launcher.out.wait_for("ready", 2)
-    host, _, port = pair.address.rpartition(":")
-    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-    for data in (b"\xff" * 5000, b"GET / HTTP/1.1\r\n\r\n", preface + b"\xff" * 5000, preface, b""):
-        with socket.create_connection((host, int(port))) as peer:
-            peer.sendall(data)
-            peer.shutdown(socket.SHUT_WR)
-            while True:
-                try:
-                    if not peer.recv(1 << 16):
-                        break
-                except OSError:
+# ---- strangers at the port of the calls
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+def http2(kind: int, flags: int, stream: int, payload: bytes, length: int = -1) -> bytes:
+    """A frame; ``length`` if it is to lie about it."""
+    size = len(payload) if length < 0 else length
+    return size.to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
+
+
+def header(name: bytes, value: bytes) -> bytes:
+    return bytes((0, len(name))) + name + bytes((len(value),)) + value
+
+
+SETTINGS = PREFACE + http2(4, 0, 0, b"")
+CALL = b"".join(
+    header(name, value)
+    for name, value in (
+        (b":method", b"POST"),
+        (b":scheme", b"http"),
+        (b":path", b"/hvd.control.Coordinator/Session"),
+        (b":authority", b"x"),
+        (b"te", b"trailers"),
+        (b"content-type", b"application/grpc"),
+    )
+)
+WORDS = {
+    "nothing": b"",
+    "noise": b"\xff" * 5000,
+    "another protocol": b"GET / HTTP/1.1\r\n\r\n",
+    "half a preface": PREFACE[:10],
+    "a preface": PREFACE,
+    "a preface and noise": PREFACE + b"\xff" * 5000,
+    "a connection without a call": SETTINGS,
+    "a frame that is never whole": SETTINGS + http2(0, 0, 1, b"x" * 100, length=16_384),
+    "a frame that is too long": SETTINGS + http2(0, 0, 1, b"x" * 100, length=0xFFFFFF),
+    "headers without an end": SETTINGS + http2(1, 0, 1, CALL),
+    "a call without a word": SETTINGS + http2(1, 4, 1, CALL),
+    "a message of 4 GiB": SETTINGS + http2(1, 4, 1, CALL) + http2(0, 0, 1, b"\0\xff\xff\xff\xff" + b"x" * 1000),
+    "a message of 60 MiB that never comes": SETTINGS
+    + http2(1, 4, 1, CALL)
+    + http2(0, 0, 1, b"\0\x03\xc0\0\0" + b"x" * 1000),
+}
+
+
+@pytest.fixture
+def stranger() -> Iterator[Callable[[str, bytes], socket.socket]]:
+    """``stranger(address, words)``: half-open, it has said this and stays."""
+    with contextlib.ExitStack() as peers:
+
+        def come(address: str, words: bytes) -> socket.socket:
+            host, _, port = address.rpartition(":")
+            peer = peers.enter_context(socket.create_connection((host, int(port))))
+            with contextlib.suppress(OSError):
+                peer.sendall(words)
+            return peer
+
+        yield come
+
+
+def ended(peer: socket.socket) -> bool:
+    """Reads to the end, if there is one within the limit."""
+    peer.settimeout(WAIT_S)
+    with contextlib.suppress(ConnectionError):
+        while True:
+            try:
+                if not peer.recv(1 << 16):
                     break
-    assert launcher.wait() == 0
+            except TimeoutError:
+                return False
+    return True
+
+
+def test_strangers_at_the_port_of_the_calls_harm_nobody(pair: Cluster, stranger: Stranger, tmp_path: Path) -> None:
+    """Random bytes, huge lengths, half-open connections, slow ones: memory stays flat, the job goes on, the next one runs."""
+    gate = tmp_path / "gate"
+    launcher = pair.launch("-np", "2", "sh", "-c", f"echo ready; while [ ! -e {gate} ]; do sleep 0.1; done; echo done")
+    launcher.out.wait_for("ready", 2)
+    assert pair.coordinator is not None
+    service = psutil.Process(pair.coordinator.pid)
+    before = service.memory_info().rss
+    peers = [stranger(pair.address, words) for _ in range(20) for words in WORDS.values()]
+    for peer in peers:  # a byte at a time
+        with contextlib.suppress(OSError):
+            peer.sendall(b"\0")
+    gate.touch()
+    assert launcher.wait() == 0, pair.story()
     assert launcher.out.text.count("done") == 2
+    assert pair.run("-np", "2", "true")[0] == 0
+    assert service.memory_info().rss - before < 40 << 20
+    assert "lost" not in pair.story()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_strangers_do_not_stay(fresh: Cluster, stranger: Stranger) -> None:
+    """However little they say: other callers need the descriptors that they hold."""
+    service = psutil.Process(fresh.serve().pid)
+    idle = service.num_fds()
+    peers = {name: stranger(fresh.address, words) for name, words in WORDS.items()}
+    assert {name for name, peer in peers.items() if not ended(peer)} == set()
+    for peer in peers.values():
+        peer.close()
+    assert until(lambda: service.num_fds() <= idle + 3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_more_strangers_than_descriptors(fresh: Cluster, stranger: Stranger) -> None:
+    coordinator = fresh.serve()
+    resource.prlimit(coordinator.pid, resource.RLIMIT_NOFILE, (100, 100))
+    for _ in range(200):
+        stranger(fresh.address, b"")
+    fresh.agent("a")
+    assert fresh.run("-np", "2", "true")[0] == 0
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 import time
 import uuid
@@ -173,6 +174,57 @@ def test_ctrl_c_without_a_coordinator_is_carried_out_by_the_next_one(pair: Clust
     serve_again(pair)
     assert launcher.wait() == 130
     assert until(lambda: not marked(mark))
+
+
+def test_a_second_ctrl_c_does_not_wait_for_a_coordinator_that_is_away(pair: Cluster) -> None:
+    mark = uuid.uuid4().hex
+    launcher = pair.launch("-np", "2", "sh", "-c", "echo ready; sleep 300", variables={MARK: mark})
+    launcher.out.wait_for("ready", 2)
+    kill(pair)
+    launcher.err.wait_for("trying again")
+    launcher.send(signal.SIGINT)
+    launcher.send(signal.SIGINT)
+    since = time.monotonic()
+    while launcher.process.poll() is None:  # two signals may be heard as one
+        assert time.monotonic() - since < 15
+        launcher.send(signal.SIGINT)
+        time.sleep(0.1)
+    assert launcher.wait() == 130
+    assert (
+        "The launcher was ended by SIGINT. The coordinator did not confirm the end of the ranks." in launcher.err.text
+    )
+    serve_again(pair)  # which waits a while for the launcher, or hears of the job's end from nobody: its agents end it
+    for agent in pair.agents.values():
+        agent.end()
+    assert until(lambda: not marked(mark))
+
+
+def test_a_launcher_may_wait_for_its_coordinator(fresh: Cluster) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    impatient = fresh.launch("--wait", "-np", "1", "true", address=address)
+    impatient.err.wait_for(
+        f"horovodrun: Waiting: the coordinator {address} can't be reached: .*is hvd-coordinator running?"
+    )
+    impatient.send(signal.SIGINT)
+    assert impatient.wait() == 130
+    assert impatient.err.text.endswith("horovodrun: The launcher was ended by SIGINT.\n")
+    launcher = fresh.launch("--wait", "-np", "1", "echo", "hello", address=address)
+    launcher.err.wait_for("Waiting: the coordinator")
+    fresh.serve(listen=address)
+    launcher.err.wait_for("Waiting: 1 ranks were asked for, but the agents have 0 slots.")
+    fresh.agent("a")
+    assert launcher.wait() == 0, launcher.err.text
+    assert launcher.out.text == "[0]<stdout>:hello\n"
+
+
+def test_a_coordinator_that_does_not_come_is_not_waited_for_for_ever() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    arguments = ("--coordinator", address, "--coordinator-timeout", "1", "--wait", "-np", "1", "true")
+    process = Process("horovod.runner", *arguments, variables={})
+    assert process.wait() == 1
+    assert f"The coordinator {address} was not there within 1 s, see --coordinator-timeout" in process.err.text
 
 
 @pytest.mark.slow

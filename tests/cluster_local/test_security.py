@@ -83,12 +83,23 @@ def test_token_files_that_can_not_be_used(module: str, tmp_path: Path) -> None:
 
 def test_tls(fresh: Cluster) -> None:
     fresh.serve("--tls-cert", certificate("server.pem"), "--tls-key", certificate("server.key"))
+    assert fresh.coordinator is not None
+    fresh.coordinator.err.wait_for("Agents and launchers need --tls-ca with the authority of this certificate")
     fresh.arguments = ("--tls-ca", certificate("authority.pem"))
     fresh.agent("a")
     assert fresh.run("-np", "2", "true")[0] == 0
     where = ("--coordinator", fresh.address, "-np", "1", "true")
-    assert "can't be reached" in fails("horovod.runner", "--tls-ca", certificate("stranger.pem"), *where)
-    assert "can't be reached" in fails("horovod.runner", *where)
+    said = fails("horovod.runner", "--tls-ca", certificate("stranger.pem"), *where)
+    assert (
+        "can't be reached: its certificate is not accepted (unable to get local issuer certificate): --tls-ca must"
+        in said
+    )
+    said = fails("horovod.runner", *where)
+    assert said.endswith("can't be reached: it wants TLS: give the certificate of its authority with --tls-ca\n")
+    fresh.arguments = ()
+    fresh.agent("plain", wait=False).err.wait_for(
+        "can't be reached: it wants TLS: give the certificate of its authority"
+    )
 
 
 def test_both_sides_show_certificates(fresh: Cluster) -> None:
@@ -99,7 +110,22 @@ def test_both_sides_show_certificates(fresh: Cluster) -> None:
     fresh.agent("a")
     assert fresh.run("-np", "2", "true")[0] == 0
     said = fails("horovod.runner", *authority, "--coordinator", fresh.address, "-np", "1", "true")
-    assert "can't be reached" in said
+    assert "can't be reached: it wants a certificate (" in said
+    assert said.endswith("): give --tls-cert and --tls-key, signed by the authority in its own --tls-ca\n")
+
+
+def test_tls_where_the_coordinator_has_none(fresh: Cluster) -> None:
+    fresh.serve()
+    assert fresh.coordinator is not None
+    fresh.coordinator.err.wait_for("Agents and launchers need neither a token nor certificates")
+    authority = ("--tls-ca", certificate("authority.pem"))
+    said = fails("horovod.runner", *authority, "--coordinator", fresh.address, "-np", "1", "true")
+    assert (
+        "can't be reached: it does not speak TLS: hvd-coordinator must have --tls-cert and --tls-key, or this" in said
+    )
+    fresh.agent("a", *authority, wait=False).err.wait_for(
+        "can't be reached: it does not speak TLS: hvd-coordinator must have"
+    )
 
 
 def test_certificates_that_can_not_be_used() -> None:
@@ -109,6 +135,10 @@ def test_certificates_that_can_not_be_used() -> None:
     assert "--tls-ca needs --tls-cert and --tls-key" in said
     said = fails("horovod.agent", "--coordinator", "127.0.0.1:1", "--tls-ca", "/no/such.pem")
     assert "the CA certificate /no/such.pem can't be read: No such file" in said
+    said = fails("horovod.agent", "--coordinator", "127.0.0.1:1", "--tls-ca", certificate("server.key"))
+    assert "server.key holds no certificate in PEM form" in said
+    said = fails("horovod.coordinator", "--tls-cert", certificate("server.pem"), "--tls-key", certificate("client.key"))
+    assert "client.key can't be used together: both must be in PEM form, belong to" in said
 
 
 # ---- other calls that can't work

@@ -171,6 +171,22 @@ def test_an_attached_launcher_tells_of_a_loss_and_ctrl_c_ends_what_it_waits_for(
     assert launcher.wait() == 130
 
 
+def test_ctrl_c_of_an_attached_launcher_whose_coordinator_is_away(here: Site) -> None:
+    here.serve()
+    address = here.agent("a")
+    pair = [here.start(address), here.start(address)]
+    launcher = here.cluster.launch("--attach", "-np", "2")
+    together(pair, "init")
+    launcher.err.wait_for("All ranks have come")
+    assert here.cluster.coordinator is not None
+    here.cluster.coordinator.end(signal.SIGKILL)
+    launcher.err.wait_for("trying again")
+    launcher.send(signal.SIGINT)
+    here.cluster.serve(listen=here.cluster.address)
+    assert launcher.wait() == 130
+    assert "The launcher was ended by SIGINT." in launcher.err.text
+
+
 @pytest.mark.slow
 def test_an_agent_that_ends_fails_its_ranks_and_leaves_them_alone(here: Site) -> None:
     here.serve("--np", "2")

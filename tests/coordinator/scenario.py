@@ -42,7 +42,7 @@ class Player:
         if word.startswith("@"):
             epoch, word = int(word[1:]), words.pop(0)
         if word == "config":
-            self.core.config = Config(
+            self.core.config = self.core.defaults = Config(
                 **{key: type(getattr(Config(), key))(value[-1]) for key, value in options.items()}
             )
             return []

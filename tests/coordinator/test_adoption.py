@@ -108,6 +108,28 @@ def test_an_agent_that_was_started_anew_too_has_lost_its_ranks() -> None:
     assert world.core.job.ranks[1].phase is RankPhase.GONE
 
 
+def test_a_rank_of_which_nobody_knows_the_process_is_named_without_one() -> None:
+    world = Started()
+    world.present("a", presented(0))
+    world.now += 15.1
+    ended = [body.error.text for _, body in orders(world.tell(Tick())) if isinstance(body, cmd.EndEpoch)]
+    assert len(ended) == 1
+    assert ended[0].startswith(
+        "Rank 1 (host host-b) can't be reached: agent b on host host-b is lost: it did not come back"
+    )
+
+
+def test_limits_are_not_those_of_the_job_before() -> None:
+    core = Coordinator(Config(stall_check_s=7.0))
+    core.handle(Report("a", 0, ev.Register("a", "host-a", 1)), 0.0)
+    core.handle(JobSubmitted(1, ("train",), {}, "", Config(stall_check_s=1.0)), 0.0)
+    assert core.config.stall_check_s == 1.0
+    core.handle(Report("a", 0, ev.RankExited(0, 5, 0)), 0.0)
+    core.handle(JobSubmitted(1, ("train",), {}), 0.0)
+    assert core.job is not None
+    assert core.config.stall_check_s == 7.0
+
+
 def test_what_one_agent_was_told_is_told_to_the_other() -> None:
     world = Started()
     plan = ev.PlanPresented(PLAN, X, (0, 1))

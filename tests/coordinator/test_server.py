@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 from horovod.coordinator import sessions
-from horovod.coordinator.core import Coordinator, JobCancelled, JobSubmitted
+from horovod.coordinator.core import Coordinator, JobAdopted, JobCancelled, JobSubmitted
 from horovod.coordinator.server import until_free
 from horovod.proto import control_pb2, worker_pb2
 from horovod.proto.security import Address, Security
@@ -342,6 +342,23 @@ def test_output_that_nobody_asked_for_is_not_wanted() -> None:
             return [(await stranger.read()).over for stranger in strangers]
 
     assert run(story) == [True] * 4
+
+
+def test_output_of_a_job_whose_launcher_does_not_come_back_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows how much the launcher of before had, so the agent is asked for nothing, and told no number."""
+    monkeypatch.setattr("horovod.coordinator.jobs._RETURN_S", 0.0)
+
+    async def story() -> list[Any]:
+        async with serving() as peers:
+            await (await peers.agent()).read("orders")
+            peers.service.desk.adopted(JobAdopted("id", 3, 2, ("train",), "me@here", ("a",)))
+            words = [await (await peers.output(3)).read()]
+            peers.service.desk.tick()
+            return [*words, await (await peers.output(3)).read()]
+
+    held, over = run(story)
+    assert held is None
+    assert over.over
 
 
 def test_agents_hear_of_streams_that_nobody_reads() -> None:

@@ -194,6 +194,20 @@ def test_whose_gloo_is_gone_is_the_one_that_is_blamed(fresh: Fresh) -> None:
     assert "was killed by signal 9" in made.world.rooms[0].told[0].text
 
 
+@pytest.mark.slow
+def test_whose_gloo_stands_still_is_the_one_that_is_blamed(fresh: Fresh) -> None:
+    """Also by its own host, for which everybody else is silent."""
+    made = fresh("gloo", (1, 1), silent_s=SILENT_S, troubled=True)
+    assert made.trouble is not None
+    made.trouble.vanish()
+    for room in made.world.rooms:
+        assert room.heard.wait(LIMIT_S)
+        assert room.told[0].host == 0, room.told
+    assert "does not answer" in made.world.rooms[0].told[0].text or isinstance(
+        made.world.rooms[0].told[0], ev.PlaneAborted
+    )
+
+
 @mostly_tcp
 def test_closing_lets_rounds_finish(fresh: Fresh, name: str) -> None:
     """A rank's shutdown does not overtake what all have arrived in, and a goodbye is no loss."""

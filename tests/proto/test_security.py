@@ -16,6 +16,8 @@ from horovod.proto.security import (
     parse_address,
 )
 
+CERTIFICATES = Path(__file__).parent.parent / "cluster_local" / "certificates"
+
 
 def test_a_token_comes_from_the_first_place_that_was_named(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
@@ -48,14 +50,23 @@ def test_secrets_are_not_shown() -> None:
 
 
 def test_files_are_read_and_belong_together(tmp_path: Path) -> None:
-    file = tmp_path / "file.pem"
-    file.write_bytes(b"content")
-    assert load_security("t", TlsFiles(ca=str(file))) == Security("t", ca=b"content")
+    file = CERTIFICATES / "authority.pem"
+    assert load_security("t", TlsFiles(ca=str(file))) == Security("t", ca=file.read_bytes())
     assert load_security("t", TlsFiles()).uses_tls is False
     with pytest.raises(SecurityProblem, match="must be given together"):
         load_security("", TlsFiles(key=str(file)))
     with pytest.raises(SecurityProblem, match=r"the key .*missing can't be read: No such file"):
         load_security("", TlsFiles(cert=str(file), key=str(tmp_path / "missing")))
+
+
+def test_files_that_hold_something_else_are_refused() -> None:
+    server, key = str(CERTIFICATES / "server.pem"), str(CERTIFICATES / "server.key")
+    assert load_security("", TlsFiles(cert=server, key=key)).uses_tls
+    with pytest.raises(SecurityProblem, match=r"server\.key holds no certificate in PEM form"):
+        load_security("", TlsFiles(ca=key))
+    for cert, other in ((server, str(CERTIFICATES / "client.key")), (key, key), (server, server)):
+        with pytest.raises(SecurityProblem, match="can't be used together: both must be in PEM form, belong to"):
+            load_security("", TlsFiles(cert=cert, key=other))
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,20 @@ def test_pauses_grow_vary_and_are_bounded(uplink: s.Uplink) -> None:
     assert uplink.handle(s.Broken("refused", 0.0), 0.0) == [s.Dial(2.5)]
 
 
+def test_advice_is_told_once_whenever_it_comes(uplink: s.Uplink) -> None:
+    def told(reason: str, advice: bool) -> list[str]:
+        uplink.handle(s.Dialled(), 0.0)
+        said = uplink.handle(s.Broken(reason, advice=advice), 0.0)
+        return [command.text for command in said if isinstance(command, s.Tell)]
+
+    assert told("refused", False) == ["The coordinator can't be reached: refused. Trying again."]
+    assert told("refused", False) == []
+    assert told("it wants TLS", True) == ["The coordinator can't be reached: it wants TLS. Trying again."]
+    assert told("it wants TLS", True) == []
+    assert told("refused", False) == []
+    assert told("another certificate", True) == ["The coordinator can't be reached: another certificate. Trying again."]
+
+
 def test_a_stream_that_breaks_before_a_word_does_not_make_pauses_short_again(uplink: s.Uplink) -> None:
     up(uplink)
     uplink.handle(s.Broken("reset", 1.0), 0.0)
