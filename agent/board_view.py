@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from horovod import native
 from horovod.agent.core import events as ev
-from horovod.agent.core.tally import Tally
+from horovod.agent.core.tally import LOCAL, Tally
 from horovod.agent.planes.plane import Plane
 
 __all__ = ["Account", "BoardView", "Books"]
@@ -83,14 +83,14 @@ class Books:
         self.tally.received_bytes[agent] += self._more("received", agent, info.bytes_received)
         self.tally.retransmits[agent] += self._more("retransmits", agent, info.retransmits)
 
-    def times(self, found: native.NetTime) -> None:
-        """A stage of the net's rounds took so long so often."""
-        where = (found.algorithm, found.stage)
+    def times(self, algorithm: str, found: native.NetTime | native.BoardTime) -> None:
+        """A stage of an algorithm's rounds took so long so often."""
+        where = (algorithm, found.stage)
         key = " ".join(where)
         self.tally.stage_ns[where] += self._more("stage ns", key, found.sum_ns)
         for bucket, count in enumerate(found.counts):
             if count:
-                self.tally.stages[found.algorithm, found.stage, bucket] += self._more(key, str(bucket), count)
+                self.tally.stages[algorithm, found.stage, bucket] += self._more(key, str(bucket), count)
 
     def _more(self, kind: str, key: str, count: int) -> int:
         before = self.counted.get((kind, key), 0)
@@ -123,8 +123,13 @@ class BoardView:
             for agent, stat in self.plane.neighbours():
                 self.books.neighbour(agent, stat)
             for times in self.plane.times():
-                self.books.times(times)
+                self.books.times(times.algorithm, times)
         return info
+
+    def times(self) -> None:
+        """The books take over how long rounds on this host took."""
+        for times in self.board.times() if self.board is not None else ():
+            self.books.times(LOCAL, times)
 
     def rounds(self) -> list[native.RoundInfo]:
         """Open ones, oldest first; of very many, some."""

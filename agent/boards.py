@@ -303,4 +303,5 @@ class BoardRoom:
             room.books.arrived(plan, room.board.plan_arrivals(block.offset, len(block.members)))
         for index in range(len(room.members)):
             room.books.submitted(index, room.board.rank_info(index).submits)
+        self.view.times()
         self.view.net()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from horovod.agent.core.presentation import FinishedJob, Presented
 from horovod.agent.core.tally import Tally
-from horovod.agent.core.values import Host
+from horovod.agent.core.values import Host, RankPlace
 from horovod.agent.doors import open_door
 from horovod.agent.limits import shortage
 from horovod.agent.lobby import Lobby
@@ -31,6 +31,7 @@ from horovod.agent.shell import AgentOptions, AgentOutputs, AgentShell
 from horovod.agent.uplink import Uplink, UplinkOptions
 from horovod.proto import control_pb2
 from horovod.proto.codec import wrap
+from horovod.proto.places import unpack
 from horovod.proto.security import Address, Security
 
 __all__ = ["Daemon", "DaemonOptions", "PlaneSettings"]
@@ -329,7 +330,8 @@ class Daemon:
             self._lobby.start(order)
         elif not self._stopping:
             self._session, self._last_job = session, order.start_ranks.id
-            count = sum(place.agent == self._options.name for place in order.start_ranks.places)
+            places = unpack(RankPlace, order.start_ranks.places)
+            count = sum(place.agent == self._options.name for place in places)
             log.info("Job %d starts with %d ranks here.", order.start_ranks.job, count)
             outputs = AgentOutputs(self._report, self.broken)
             self._job = _JobRun(self._options, self._uplink, order, outputs, self._plane, self.tally)

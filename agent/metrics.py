@@ -12,7 +12,7 @@ from horovod import native
 from horovod.agent.core import AgentCore
 from horovod.agent.core.epoch import Epoch
 from horovod.agent.core.slots import Slot
-from horovod.agent.core.tally import Tally
+from horovod.agent.core.tally import LOCAL, Tally
 from horovod.observe.metrics import Sample, StateCollector, counter, few, gauge, histogram
 
 __all__ = ["TABLE", "AgentView", "Board", "Facts", "ShellState", "agent_collector", "slot_state"]
@@ -30,6 +30,8 @@ class Board(Protocol):
     def arena_bytes(self) -> list[int]: ...
 
     def net(self) -> native.NetInfo | None: ...
+
+    def times(self) -> None: ...
 
 
 class ShellState(Protocol):
@@ -128,9 +130,14 @@ STAGES = histogram(
     "algorithm",
     "stage",
 )
+LOCAL_STAGES = histogram(
+    "hvd_agent_local_stage_seconds",
+    "What rounds on this host spent on: wait for the last arrival, reduce. Of one round in 16 of each plan, the first included.",
+    "stage",
+)
 PARKED = gauge("hvd_agent_net_parked_bytes", "Came for plans or rounds that are not known here yet.")
 WAITING_FRAMES = gauge("hvd_agent_net_waiting_frames", "Wait for room at another agent.")
-LINKS_TABLE = (SENT, RECEIVED, RETRANSMITS, NET_ROUNDS, STAGES, FRAMES, CALLS, PARKED, WAITING_FRAMES)
+LINKS_TABLE = (SENT, RECEIVED, RETRANSMITS, NET_ROUNDS, STAGES, LOCAL_STAGES, FRAMES, CALLS, PARKED, WAITING_FRAMES)
 
 TABLE = (*MEMBERSHIP, *ROUNDS_TABLE, *RANKS_TABLE, *LINKS_TABLE)
 
@@ -147,6 +154,8 @@ def agent_collector(view: AgentView, facts: Facts | None = None) -> StateCollect
 
     def read() -> Iterator[Sample]:
         shell = view.shell()
+        if shell is not None:
+            shell.board.times()
         yield from _net(shell.board.net() if shell is not None else None)
         yield from _tally(view.tally)
         yield from _membership(view, shell.core if shell is not None else None)
@@ -196,9 +205,8 @@ def _stages(tally: Tally) -> Iterator[Sample]:
             sum(tally.stages[algorithm, stage, bucket] for bucket in range(first, first + _FOLD))
             for first in range(0, _BUCKETS, _FOLD)
         ]
-        yield STAGES.spread(
-            [*zip(_BOUNDS_S, counts, strict=True)], tally.stage_ns[algorithm, stage] / 1e9, algorithm, stage
-        )
+        table, labels = (LOCAL_STAGES, (stage,)) if algorithm == LOCAL else (STAGES, (algorithm, stage))
+        yield table.spread([*zip(_BOUNDS_S, counts, strict=True)], tally.stage_ns[algorithm, stage] / 1e9, *labels)
 
 
 def _net(info: native.NetInfo | None) -> Iterator[Sample]:

@@ -171,7 +171,7 @@ class Relay:
                 await admission(call)
                 await call.write(control_pb2.OutputFrame(hello=self._hello()))
                 while not self._over.is_set() and (word := await call.read()) is not grpc.aio.EOF:
-                    if writer is None:
+                    if writer is None and not word.over:  # whose number would be nobody's
                         self._confirm(self._pump.link.resume(word.ack))
                         writer = self._loop.create_task(self._write(call))
                     heard = True

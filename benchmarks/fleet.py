@@ -15,7 +15,9 @@ from typing import Any, ClassVar
 
 import grpc
 from horovod.agent.core.session import PROTOCOL
+from horovod.agent.core.values import RankPlace
 from horovod.proto import control_pb2
+from horovod.proto.places import unpack
 from horovod.proto.pump import Pump
 from horovod.proto.security import Address, Security
 from horovod.proto.services import OUTPUT, RUN, SESSION, open_channel, open_stream
@@ -125,7 +127,7 @@ class FleetAgent:
     def _take(self, order: control_pb2.Order) -> None:
         body = str(order.WhichOneof("body"))
         if body == "start_ranks":
-            mine = (place.rank for place in order.start_ranks.places if place.agent == self.name)
+            mine = (place.rank for place in unpack(RankPlace, order.start_ranks.places) if place.agent == self.name)
             self.rank, self.over = next(mine), asyncio.Event()
             self.spawn(self._output(order.start_ranks.job))
             self.report(rank_started=control_pb2.RankStarted(rank=self.rank, pid=7))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from horovod.native._abi import ABI_VERSION, lib, library_path
 from horovod.native.arena import Arena, ArenaBuffer
-from horovod.native.board import Board, PlanSpec, RankInfo, RoundInfo
+from horovod.native.board import Board, BoardTime, PlanSpec, RankInfo, RoundInfo
 from horovod.native.errors import (
     EpochClosed,
     EpochFailed,
@@ -29,6 +29,7 @@ __all__ = [
     "Arena",
     "ArenaBuffer",
     "Board",
+    "BoardTime",
     "DType",
     "EpochClosed",
     "EpochFailed",

@@ -7,7 +7,7 @@ import sys
 from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int64, c_uint8, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 _LIBRARY = "libhvd_native.so"
 
 
@@ -141,14 +141,21 @@ class CNetPeerInfo(Structure):
 
 NET_ALGORITHMS = ("direct", "doubling", "ring", "pull")
 NET_STAGES = ("wait", "reduce", "network", "copy")
-NET_BUCKETS = 24
+BUCKETS = 24  # of times, by powers of two
+BOARD_STAGES = ("wait", "reduce")
+
+
+class CBoardTimes(Structure):
+    """hvd_board_times."""
+
+    _fields_ = [("counts", c_uint64 * BUCKETS * len(BOARD_STAGES)), ("sum_ns", c_uint64 * len(BOARD_STAGES))]
 
 
 class CNetTimes(Structure):
     """hvd_net_times."""
 
     _fields_ = [
-        ("counts", c_uint64 * NET_BUCKETS * len(NET_STAGES) * len(NET_ALGORITHMS)),
+        ("counts", c_uint64 * BUCKETS * len(NET_STAGES) * len(NET_ALGORITHMS)),
         ("sum_ns", c_uint64 * len(NET_STAGES) * len(NET_ALGORITHMS)),
     ]
 
@@ -174,6 +181,7 @@ FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "hvd_board_scan": (_STATUS, [c_void_p, POINTER(CRoundInfo), c_uint32, POINTER(c_uint32)]),
     "hvd_board_round_members": (_STATUS, [c_void_p, c_uint64, c_uint64, POINTER(c_uint8), POINTER(c_uint8)]),
     "hvd_board_rank_info": (_STATUS, [c_void_p, c_uint32, POINTER(CRankInfo)]),
+    "hvd_board_time_stat": (_STATUS, [c_void_p, POINTER(CBoardTimes)]),
     "hvd_board_help": (_STATUS, [c_void_p, POINTER(c_int), c_uint32, c_uint32]),
     "hvd_arena_create": (_STATUS, [c_uint64, POINTER(c_void_p)]),
     "hvd_arena_fd": (c_int, [c_void_p]),

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from horovod.native._abi import CPlanSpec, CRankInfo, CRoundInfo, lib
+from horovod.native._abi import BOARD_STAGES, CBoardTimes, CPlanSpec, CRankInfo, CRoundInfo, lib
 from horovod.native.errors import Status, check
 
 
@@ -52,6 +52,17 @@ class RankInfo:
     blocked_tag: int
     blocked_ns: int
     claims: int
+
+
+@dataclass(frozen=True, slots=True)
+class BoardTime:
+    """How long a stage of this host's own rounds took, one of 16: ``counts[b]`` took less than ``2 ** b * 1024`` ns, and not less
+    than half; the last bucket takes the rest.  ``stage``: wait (from the first to the last arrival) or reduce.
+    """
+
+    stage: str
+    counts: Sequence[int]
+    sum_ns: int
 
 
 class Board:
@@ -141,6 +152,12 @@ class Board:
         status = lib.hvd_board_round_members(self.pointer, offset, round_number, arrived, holder)
         check(status, "Looking at a round")
         return [bool(x) for x in arrived], [bool(x) for x in holder]
+
+    def times(self) -> list[BoardTime]:
+        """How long the stages of rounds took whose members are all on this host."""
+        found = CBoardTimes()
+        check(lib.hvd_board_time_stat(self.pointer, ctypes.byref(found)), "Looking at the board")
+        return [BoardTime(name, tuple(found.counts[s]), found.sum_ns[s]) for s, name in enumerate(BOARD_STAGES)]
 
     def rank_info(self, local_index: int) -> RankInfo:
         """What the rank has published about itself."""

@@ -17,6 +17,7 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
+from horovod.proto import places
 
 __all__ = ["by_field", "fill", "read", "snake", "to_bytes", "to_text", "unwrap", "wrap"]
 
@@ -29,6 +30,7 @@ def _memoized(function: F) -> F:
     return cast(F, cache(function))
 
 
+_PLACES = "hvd.control.RankPlaces"  # a tuple of places, by columns
 Writer = Callable[[Message, Any], None]
 Reader = Callable[[Any], Any]
 
@@ -104,6 +106,8 @@ def _writers(kind: type[Any], message: type[Message]) -> tuple[tuple[str, Writer
 
 def _writer(name: str, field: Any, hint: Any) -> Writer:
     inner = _plain(hint)
+    if _is_places(field):
+        return lambda message, value: places.pack(getattr(message, name), value)
     if get_origin(inner) in (dict, Mapping) or inner in (dict, Mapping):
         return _map_writer(name, field.message_type.GetOptions().map_entry)
     if get_origin(inner) is tuple:
@@ -151,6 +155,10 @@ def _write_message(message: Any, value: Any) -> None:
         getattr(message, _only_field(type(message))).extend(value)
 
 
+def _is_places(field: Any) -> bool:
+    return field.message_type is not None and field.message_type.full_name == _PLACES
+
+
 # ---- from messages
 
 
@@ -162,6 +170,9 @@ def _readers(kind: type[Any], message: type[Message]) -> tuple[tuple[str, Reader
 
 def _field_reader(field: Any, hint: Any) -> Reader:
     inner = _plain(hint)
+    if _is_places(field):
+        kind = get_args(inner)[0]
+        return lambda value: places.unpack(kind, value)
     if field.type == FieldDescriptor.TYPE_BYTES:
         if inner is str:
             return to_text

@@ -533,6 +533,26 @@ class RankPlace(_message.Message):
     cross_size: int
     def __init__(self, rank: _Optional[int] = ..., agent: _Optional[str] = ..., host: _Optional[str] = ..., local_rank: _Optional[int] = ..., local_size: _Optional[int] = ..., cross_rank: _Optional[int] = ..., cross_size: _Optional[int] = ...) -> None: ...
 
+class RankPlaces(_message.Message):
+    __slots__ = ("agents", "hosts", "agent", "rank", "local_rank", "local_size", "cross_rank", "cross_size")
+    AGENTS_FIELD_NUMBER: _ClassVar[int]
+    HOSTS_FIELD_NUMBER: _ClassVar[int]
+    AGENT_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_SIZE_FIELD_NUMBER: _ClassVar[int]
+    CROSS_RANK_FIELD_NUMBER: _ClassVar[int]
+    CROSS_SIZE_FIELD_NUMBER: _ClassVar[int]
+    agents: _containers.RepeatedScalarFieldContainer[str]
+    hosts: _containers.RepeatedScalarFieldContainer[str]
+    agent: _containers.RepeatedScalarFieldContainer[int]
+    rank: _containers.RepeatedScalarFieldContainer[int]
+    local_rank: _containers.RepeatedScalarFieldContainer[int]
+    local_size: _containers.RepeatedScalarFieldContainer[int]
+    cross_rank: _containers.RepeatedScalarFieldContainer[int]
+    cross_size: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, agents: _Optional[_Iterable[str]] = ..., hosts: _Optional[_Iterable[str]] = ..., agent: _Optional[_Iterable[int]] = ..., rank: _Optional[_Iterable[int]] = ..., local_rank: _Optional[_Iterable[int]] = ..., local_size: _Optional[_Iterable[int]] = ..., cross_rank: _Optional[_Iterable[int]] = ..., cross_size: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class Variable(_message.Message):
     __slots__ = ("name", "value")
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -558,14 +578,14 @@ class StartRanks(_message.Message):
     environment: _containers.RepeatedCompositeFieldContainer[Variable]
     directory: bytes
     size: int
-    places: _containers.RepeatedCompositeFieldContainer[RankPlace]
+    places: RankPlaces
     job: int
     guests: _containers.RepeatedScalarFieldContainer[int]
     id: str
     started: int
     launcher: str
     limits: JobLimits
-    def __init__(self, command: _Optional[_Iterable[bytes]] = ..., environment: _Optional[_Iterable[_Union[Variable, _Mapping]]] = ..., directory: _Optional[bytes] = ..., size: _Optional[int] = ..., places: _Optional[_Iterable[_Union[RankPlace, _Mapping]]] = ..., job: _Optional[int] = ..., guests: _Optional[_Iterable[int]] = ..., id: _Optional[str] = ..., started: _Optional[int] = ..., launcher: _Optional[str] = ..., limits: _Optional[_Union[JobLimits, _Mapping]] = ...) -> None: ...
+    def __init__(self, command: _Optional[_Iterable[bytes]] = ..., environment: _Optional[_Iterable[_Union[Variable, _Mapping]]] = ..., directory: _Optional[bytes] = ..., size: _Optional[int] = ..., places: _Optional[_Union[RankPlaces, _Mapping]] = ..., job: _Optional[int] = ..., guests: _Optional[_Iterable[int]] = ..., id: _Optional[str] = ..., started: _Optional[int] = ..., launcher: _Optional[str] = ..., limits: _Optional[_Union[JobLimits, _Mapping]] = ...) -> None: ...
 
 class StopRanks(_message.Message):
     __slots__ = ("reason", "grace_s")
@@ -591,11 +611,11 @@ class EpochStart(_message.Message):
     PROCESS_SETS_FIELD_NUMBER: _ClassVar[int]
     RING_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
-    places: _containers.RepeatedCompositeFieldContainer[RankPlace]
+    places: RankPlaces
     process_sets: _containers.RepeatedCompositeFieldContainer[_worker_pb2.ProcessSet]
     ring: _containers.RepeatedCompositeFieldContainer[Host]
     key: bytes
-    def __init__(self, places: _Optional[_Iterable[_Union[RankPlace, _Mapping]]] = ..., process_sets: _Optional[_Iterable[_Union[_worker_pb2.ProcessSet, _Mapping]]] = ..., ring: _Optional[_Iterable[_Union[Host, _Mapping]]] = ..., key: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, places: _Optional[_Union[RankPlaces, _Mapping]] = ..., process_sets: _Optional[_Iterable[_Union[_worker_pb2.ProcessSet, _Mapping]]] = ..., ring: _Optional[_Iterable[_Union[Host, _Mapping]]] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class MeasureRoundTrips(_message.Message):
     __slots__ = ("peers",)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+LOCAL = "local"  # the algorithm of rounds that no net carries
 LONGEST_STEP_S = 2.0  # between two looks; what is longer was a pause of this process
 
 
@@ -16,7 +17,7 @@ LONGEST_STEP_S = 2.0  # between two looks; what is longer was a pause of this pr
 class Tally:
     """``rounds`` and ``payload_bytes`` go by (collective, plane); ``awaited_s`` by rank, ``output_bytes`` by stream,
     ``sent_bytes``, ``received_bytes`` and ``retransmits`` by the other agent, ``net`` by the names of hvd_net_info, ``stages`` by
-    (algorithm, stage, bucket of hvd_net_times), ``stage_ns`` by (algorithm, stage).
+    (algorithm, stage, bucket of hvd_net_times), ``stage_ns`` by (algorithm, stage); what no net carries has the algorithm LOCAL.
     """
 
     jobs: int = 0
@@ -49,4 +50,4 @@ class Tally:
             self.awaited_s[rank] = self.awaited_s.get(rank, 0.0) + step
 
 
-__all__ = ["Tally"]
+__all__ = ["LOCAL", "Tally"]

@@ -24,7 +24,7 @@ extern "C" {
 #endif
 #define HVD_API __attribute__((visibility("default")))
 
-#define HVD_ABI_VERSION 3
+#define HVD_ABI_VERSION 4
 HVD_API uint32_t hvd_abi_version(void);
 
 typedef enum {
@@ -142,6 +142,15 @@ typedef struct {
   uint32_t claims;       /* claims held now */
 } hvd_rank_info;
 HVD_API hvd_status hvd_board_rank_info(hvd_board *board, uint32_t local_index, hvd_rank_info *out);
+/* What took less than 2^b times 1024 ns, but not less than half of that, is counted in bucket b; the last one takes the rest. */
+#define HVD_BUCKETS 24
+typedef struct {
+  /* By stage: from the first to the last arrival; from there until the last chunk was reduced. */
+  uint64_t counts[2][HVD_BUCKETS];
+  uint64_t sum_ns[2];
+} hvd_board_times;
+/* How long the stages of rounds took whose members are all on this host: of each plan's first round and every 16th after it. */
+HVD_API hvd_status hvd_board_time_stat(hvd_board *board, hvd_board_times *out);
 /* Reduces what is open, as any rank would, until the time is over; for the agent's helper threads. */
 HVD_API hvd_status hvd_board_help(hvd_board *board, const int *arena_fds, uint32_t n, uint32_t timeout_ms);
 
@@ -221,12 +230,10 @@ typedef struct {
 } hvd_net_info;
 /* HVD_PENDING when the thread is too busy to answer. */
 HVD_API hvd_status hvd_net_stat(hvd_net *net, hvd_net_info *out);
-/* What took less than 2^b times 1024 ns, but not less than half of that, is counted in bucket b; the last one takes the rest. */
-#define HVD_NET_BUCKETS 24
 typedef struct {
   /* By algorithm (direct, doubling, ring, pull), stage (wait for local arrivals, local reduction, network, copies to local
    * members), bucket. */
-  uint64_t counts[4][4][HVD_NET_BUCKETS];
+  uint64_t counts[4][4][HVD_BUCKETS];
   uint64_t sum_ns[4][4];
 } hvd_net_times;
 /* How long the stages of finished rounds took.  HVD_PENDING when the thread is too busy to answer. */

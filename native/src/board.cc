@@ -230,6 +230,17 @@ hvd_status hvd_board_rank_dead(hvd_board *board, uint32_t local_index) {
   return HVD_OK;
 }
 
+hvd_status hvd_board_time_stat(hvd_board *board, hvd_board_times *out) {
+  if (board == nullptr || out == nullptr) return HVD_E_INVALID;
+  const hvd::BoardTimes &times = board->view.header->times;
+  for (uint32_t stage = 0; stage < hvd::kTimedStages; ++stage) {
+    out->sum_ns[stage] = times.sum_ns[stage].load(std::memory_order_relaxed);
+    for (uint32_t bucket = 0; bucket < hvd::kTimeBuckets; ++bucket)
+      out->counts[stage][bucket] = times.counts[stage][bucket].load(std::memory_order_relaxed);
+  }
+  return HVD_OK;
+}
+
 hvd_status hvd_board_rank_info(hvd_board *board, uint32_t local_index, hvd_rank_info *out) {
   if (board == nullptr || out == nullptr || local_index >= board->view.local_size) return HVD_E_INVALID;
   const hvd::RankSlot &slot = board->view.slots[local_index];

@@ -1,5 +1,6 @@
 // Claiming and reducing chunks: the part of a round that anyone may do.
 #include "round.h"
+#include "round_times.h"
 
 namespace hvd {
 namespace {
@@ -101,6 +102,15 @@ hvd_status reduce_chunk(const RoundSite &site, const ArenaMappings &arenas, uint
                     plan.postscale, at.in, at.out, n, count);
 }
 
+// With the last chunk; what is read here is the next round's as soon as this one is complete.
+void end_round(const RoundSite &site, uint64_t round) {
+  const Entry &entry = site.plan.entry(round);
+  bool timed = is_timed(site.plan, round);
+  uint64_t since = timed ? site.plan.entry_member(round, 0).opened_ns.load(std::memory_order_relaxed) : 0;
+  complete_round(site.plan, round, entry.status.load(std::memory_order_relaxed));
+  if (timed) count_time(site, BoardStage::kReduce, since, now_ns());
+}
+
 void finish_chunk(const RoundSite &site, uint64_t round, uint32_t chunk, hvd_status status) {
   Entry &entry = site.plan.entry(round);
   uint64_t negated = static_cast<uint64_t>(-static_cast<int>(status));
@@ -111,8 +121,7 @@ void finish_chunk(const RoundSite &site, uint64_t round, uint32_t chunk, hvd_sta
   if (status != HVD_OK) entry.status.store(negated, std::memory_order_relaxed);
   entry.stamps[chunk % kStamps].store(claim_word(round, chunk + 1), kSeqCst);  // pairs with chunk_is_done
   // Every holder releases its chunk here and the last one acquires them all.
-  if (entry.done.fetch_add(1, std::memory_order_acq_rel) + 1 == site.plan.n_chunks)
-    complete_round(site.plan, round, entry.status.load(std::memory_order_relaxed));
+  if (entry.done.fetch_add(1, std::memory_order_acq_rel) + 1 == site.plan.n_chunks) end_round(site, round);
   ring_members(site);
 }
 

@@ -23,6 +23,8 @@ constexpr uint32_t kMaxMembers = 1u << 14;  // of a pull plan: ranks of all host
 constexpr uint32_t kMaxMeta = 1u << 20;  // integers that a pull op publishes
 constexpr uint32_t kMaxDepth = 1u << 16;
 constexpr uint32_t kStamps = 8;
+constexpr uint32_t kTimed = 16;  // of so many rounds of a plan one is timed: a clock in each would cost small ones several percent
+constexpr uint32_t kTimedStages = 2, kTimeBuckets = 24;
 
 constexpr uint64_t kNoLimit = UINT64_MAX;
 constexpr uint32_t kEndBits = 12, kClaimBits = 2 * kEndBits;
@@ -72,6 +74,12 @@ constexpr uint32_t signal_bit(uint64_t block_offset) {
   return static_cast<uint32_t>(block_offset / kBlockAlign) % (kSignalWords * 64);
 }
 
+// How long stages of timed rounds took, counted by whoever ends the stage.
+struct alignas(64) BoardTimes {
+  std::atomic<uint64_t> counts[kTimedStages][kTimeBuckets];
+  std::atomic<uint64_t> sum_ns[kTimedStages];
+};
+
 struct alignas(64) BoardHeader {
   std::atomic<uint64_t> magic;
   uint32_t abi_version;
@@ -84,6 +92,7 @@ struct alignas(64) BoardHeader {
   std::atomic<uint32_t> reason_bytes;  // release after the text; pairs with the acquire of a reader
   alignas(64) Bell agent_bell;
   NetSignal net;
+  BoardTimes times;
   alignas(64) char reason[kReasonBytes];
 };
 
@@ -124,7 +133,9 @@ struct alignas(64) EntryMember {
   std::atomic<uint64_t> filled;   // chunks copied into the window in this round
   std::atomic<uint64_t> reads_offset;  // n_reads spans, in the arena of this member
   std::atomic<uint32_t> n_reads;
+  std::atomic<uint64_t> opened_ns;  // of the first member: when the last one arrived, in timed rounds
 };
+static_assert(sizeof(EntryMember) == 64, "a member's line");
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free,
               "atomics shared by processes must not hide a lock");

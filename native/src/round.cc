@@ -1,5 +1,7 @@
 #include "round.h"
 
+#include "round_times.h"
+
 namespace hvd {
 namespace {
 
@@ -18,6 +20,13 @@ void write_fields(EntryMember &member, const MemberFields &fields) {
   member.filled.store(0, std::memory_order_relaxed);
   member.reads_offset.store(fields.reads_offset, std::memory_order_relaxed);
   member.n_reads.store(fields.n_reads, std::memory_order_relaxed);
+}
+
+// Before the arrival, which releases it: whoever ends the round finds the time of the last one.
+uint64_t note_time(const PlanView &plan, uint64_t round) {
+  uint64_t now = now_ns();
+  plan.entry_member(round, 0).opened_ns.store(now, std::memory_order_relaxed);
+  return now;
 }
 
 void note_arrival(const RoundSite &site) {
@@ -65,10 +74,14 @@ Arrival arrive(const RoundSite &site, uint64_t round, uint32_t member, const Mem
   write_fields(plan.entry_member(round, member), fields);
   if (entry.arrived.load(std::memory_order_relaxed) == total_after(plan, round) - plan.n_members)
     entry.first_arrival_ns.store(now_ns(), std::memory_order_relaxed);
+  uint64_t timed_ns = is_timed(plan, round) ? note_time(plan, round) : 0;
   plan.arrivals[member].store(round + 1, kSeqCst);
-  entry.arrived.fetch_add(1, kSeqCst);  // releases the fields; pairs with all_arrived in open_round
+  // Releases the fields; pairs with all_arrived in open_round.
+  bool is_last = entry.arrived.fetch_add(1, kSeqCst) + 1 == total_after(plan, round);
   bool marked = !is_below_limit(plan, round);
   if (!marked) open_round(site, round);
+  if (timed_ns != 0 && is_last && !marked)
+    count_time(site, BoardStage::kWait, entry.first_arrival_ns.load(std::memory_order_relaxed), timed_ns);
   if (plan.is_pull()) signal_net(site);  // the data travel at once, whoever is missing
   note_arrival(site);
   return marked ? Arrival::kArrivedMarked : Arrival::kArrived;

@@ -42,7 +42,7 @@ def test_a_job_from_start_to_end(outside: Outside) -> None:
     assert list(start.command) == [b"python", b"train.py"]
     assert [(item.name, item.value) for item in start.environment] == [(b"KEY", b"value")]
     assert start.job == 1
-    assert [place.local_rank for place in start.places] == [0, 1]
+    assert list(start.places.local_rank) == [0, 1]
     sets = [worker_pb2.ProcessSet(ranks=[0])]
     outside.report("a", rank_hello=control_pb2.RankHello(rank=0, generation=1, process_sets=sets))
     (order,) = outside.report("a", rank_hello=control_pb2.RankHello(rank=1, generation=1, process_sets=sets))

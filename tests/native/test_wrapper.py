@@ -42,6 +42,7 @@ STRUCTS = {
     "hvd_net_event": _abi.CNetEvent,
     "hvd_net_info": _abi.CNetInfo,
     "hvd_net_peer_info": _abi.CNetPeerInfo,
+    "hvd_board_times": _abi.CBoardTimes,
     "hvd_net_times": _abi.CNetTimes,
 }
 

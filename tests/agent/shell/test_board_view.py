@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import os
+import time
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 from horovod import native
 from horovod.agent.boards import BoardRoom
 from horovod.agent.core import events as ev
-from horovod.agent.core.tally import Tally
+from horovod.agent.core.tally import LOCAL, Tally
 from horovod.agent.members import Member
 
 pytestmark = [pytest.mark.usefixtures("no_leaks"), pytest.mark.timeout(30)]
@@ -114,6 +116,40 @@ def test_what_nobody_looked_at_counts_when_plan_or_board_go(ranks: Ranks) -> Non
     ranks.run(1)
     ranks.room.look()
     assert (rounds(ranks), ranks.tally.submissions) == (7, 14)
+
+
+def timed(ranks: Ranks) -> dict[str, int]:
+    """How many rounds, by stage."""
+    found: Counter[str] = Counter()
+    for (algorithm, stage, _bucket), count in ranks.tally.stages.items():
+        assert algorithm == LOCAL
+        found[stage] += count
+    return dict(found)
+
+
+def test_one_round_in_sixteen_is_timed_and_counts_once(ranks: Ranks) -> None:
+    ranks.run(16)
+    first = ranks.submit(0)
+    until = time.monotonic_ns() + 3_000_000
+    while time.monotonic_ns() < until:
+        continue
+    ranks.wait(1, ranks.submit(1))
+    ranks.wait(0, first)
+    ranks.room.view.times()
+    ranks.room.view.times()
+    assert timed(ranks) == {"wait": 2, "reduce": 2}
+    assert ranks.tally.stage_ns[LOCAL, "wait"] >= 3_000_000
+    assert max(bucket for _, stage, bucket in ranks.tally.stages if stage == "wait") >= 12
+    ranks.run(15)
+    ranks.room.view.times()
+    assert timed(ranks) == {"wait": 2, "reduce": 2}
+    ranks.run(1)
+    ranks.end()  # what nobody has looked at is counted
+    assert timed(ranks) == {"wait": 3, "reduce": 3}
+    ranks.begin()
+    ranks.run(1)
+    ranks.room.view.times()
+    assert timed(ranks) == {"wait": 4, "reduce": 4}
 
 
 def test_rounds_at_the_limit_do_not_count(ranks: Ranks) -> None:

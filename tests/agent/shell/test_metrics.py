@@ -11,7 +11,7 @@ from horovod import native
 from horovod.agent.core import AgentCore
 from horovod.agent.core import events as ev
 from horovod.agent.core import values as v
-from horovod.agent.core.tally import Tally
+from horovod.agent.core.tally import LOCAL, Tally
 from horovod.agent.http import agent_pages
 from horovod.agent.metrics import TABLE, AgentView, Facts, ShellState, agent_collector
 from horovod.agent.snapshot import agent_snapshot
@@ -38,6 +38,9 @@ class FakeBoard:
 
     def arena_bytes(self) -> list[int]:
         return [100, 200][: len(self.infos)]
+
+    def times(self) -> None:
+        """The tally has them already."""
 
     def net(self) -> native.NetInfo | None:
         return native.NetInfo(*range(12)) if self.infos else None
@@ -134,7 +137,7 @@ def test_every_metric_of_the_table_can_have_a_value() -> None:
     tally.ran("allreduce", "local", 1, 4)
     tally.output_bytes["stdout"] += 5
     tally.sent_bytes["b"] = tally.received_bytes["b"] = tally.net["writes"] = 1
-    tally.retransmits["b"] = tally.stages["ring", "copy", 3] = 1
+    tally.retransmits["b"] = tally.stages["ring", "copy", 3] = tally.stages[LOCAL, "wait", 3] = 1
     facts = Facts(lambda: True, lambda: 2, lambda: {"reports": 5})
     view = dataclasses.replace(view_of(shell_in_an_epoch(), tally), lobby=lambda: ("unix:/x", 2))
     assert agent_snapshot(view)["lobby"] == {"address": "unix:/x", "waiting": 2}
@@ -155,6 +158,16 @@ def test_stages_of_rounds_are_told_in_seconds() -> None:
     buckets = [value for name, value in of_stage.items() if "_bucket" in name]
     assert buckets == [3] * 11 + [7]
     assert f'hvd_agent_net_stage_seconds_bucket{{{label},le="2.048e-06"}}' in of_stage
+
+
+def test_stages_of_rounds_on_this_host_are_a_metric_of_their_own() -> None:
+    tally = Tally()
+    tally.stages.update({(LOCAL, "wait", 0): 2, (LOCAL, "reduce", 23): 1})
+    tally.stage_ns.update({(LOCAL, "wait"): 1_000, (LOCAL, "reduce"): 3_000_000_000})
+    values = values_of(agent_collector(view_of(None, tally)))
+    assert values['hvd_agent_local_stage_seconds_count{stage="wait"}'] == 2
+    assert values['hvd_agent_local_stage_seconds_sum{stage="reduce"}'] == 3.0
+    assert not any(name.startswith("hvd_agent_net_stage_seconds") for name in values)
 
 
 def test_ready_means_registered() -> None:

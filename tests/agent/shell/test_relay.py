@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import grpc
+import pytest
 from horovod.agent.relay import Relay, RelayOptions
 from horovod.proto import control_pb2
 from horovod.proto.security import Address, Security
@@ -122,6 +123,34 @@ def test_what_a_broken_connection_lost_is_sent_again() -> None:
         return taken
 
     assert run(story) == [b"one", b"two", b"three", b"a word", b""]
+
+
+def test_a_later_coordinator_that_wants_nothing_is_believed_whatever_its_number(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It was started anew, and the launcher that knew how much it had is gone."""
+
+    async def story() -> list[tuple[int, bool]]:
+        async def breaks(context: Any) -> None:
+            await context.write(Word(ack=0))
+            await context.read()
+            await context.write(Word(ack=1))
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "killed")
+
+        async def wants_nothing(context: Any) -> None:
+            await context.write(Word(over=True))
+
+        told = Told()
+        async with relaying(Coordinator(breaks, wants_nothing)) as relay:
+            relay.put(relay.target(0, "stdout"), b"one", told)
+            await told.wait_for(1)
+            relay.put(relay.target(0, "stdout"), b"two", told)
+            await told.wait_for(2)
+            await relay.close(None)
+        return told.told
+
+    assert run(story) == [(3, True), (3, True)]
+    assert "confirms output" not in caplog.text
 
 
 def test_a_stream_that_nobody_reads_is_told_so() -> None:
