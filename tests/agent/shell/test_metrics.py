@@ -43,7 +43,7 @@ class FakeBoard:
         """The tally has them already."""
 
     def net(self) -> native.NetInfo | None:
-        return native.NetInfo(*range(12)) if self.infos else None
+        return native.NetInfo(*range(13)) if self.infos else None
 
 
 @dataclass
@@ -120,7 +120,7 @@ def test_open_rounds_their_age_and_what_ranks_use() -> None:
     assert values['hvd_agent_rank_blocked_threads{rank="0"}'] == 2
     assert values['hvd_agent_arena_bytes{rank="1"}'] == 200
     assert (values["hvd_agent_board_bytes"], values["hvd_agent_output_backlog_bytes"]) == (4096, 77)
-    assert (values["hvd_agent_net_parked_bytes"], values["hvd_agent_net_waiting_frames"]) == (10, 11)
+    assert (values["hvd_agent_net_parked_bytes"], values["hvd_agent_net_waiting_frames"]) == (11, 12)
     shell.core.epoch = None  # its board is about to go
     assert not any("rank=" in name for name in values_of(agent_collector(view_of(shell))))
 
