@@ -58,12 +58,13 @@ def check_reductions_see_no_zeros() -> None:
             for count in SIZES if dtype in (torch.float32, torch.int64, torch.float16) else (7,):
                 x = value(hvd.rank(), count, dtype)
                 stacked = torch.stack([value(r, count, torch.float64) for r in others])
-                wanted = {hvd.Sum: stacked.sum(0), hvd.Min: stacked.amin(0), hvd.Product: stacked.prod(0)}
-                wanted[hvd.Max] = -torch.stack([value(r, count, torch.float64) for r in others]).amax(0)
+                sign = 1 if dtype in (torch.uint8, torch.uint16) else -1  # a zero would win among negative numbers
+                wanted = {
+                    hvd.Sum: stacked.sum(0), hvd.Min: stacked.amin(0), hvd.Product: stacked.prod(0),
+                    hvd.Max: (stacked * sign).amax(0),
+                }  # fmt: skip
                 for op, result in wanted.items():
-                    sent = -x if op == hvd.Max and dtype not in (torch.uint8, torch.uint16) else x
-                    result = stacked.amax(0) if op == hvd.Max and sent is x else result
-                    result = -stacked.amin(0) if op == hvd.Max and sent is not x else result
+                    sent = (x.double() * sign).to(dtype) if op == hvd.Max else x
                     got = hvd.allreduce(sent, op=op, name=f"{word}.{dtype}.{count}.{op}")
                     assert torch.equal(got.double(), result), (dtype, count, op)
 

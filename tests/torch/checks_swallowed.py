@@ -15,7 +15,7 @@ def check_a_skipped_operation_is_found() -> None:
     for step in range(3):
         for name in ("g1", "g2"):
             assert hvd.allreduce(torch.tensor([float(step)]), op=hvd.Sum, name=name).item() == step * hvd.size()
-    results = []
+    results: list[tuple[int, float]] = []
 
     def go_on() -> None:
         for step in range(3, 6):

@@ -22,7 +22,7 @@ RUNS = (
 @pytest.mark.parametrize("topology", TOPOLOGIES, indirect=True, ids=_text)
 def test_runs_have_the_same_bits(topology: Slots) -> None:
     """Every rank of every run compares with the twin; what a whole training gives is compared from run to run."""
-    found = set()
+    found: set[str] = set()
     for variables in RUNS:
         for output in run_modules(
             topology, ["tests.torch.harness", NUMERICS], {**variables, "HOROVOD_DETERMINISTIC": "1"}
