@@ -7,7 +7,9 @@ set(ENGINE_SOURCES
   src/board.cc
   src/board_help.cc
   src/board_view.cc
+  src/copy.cc
   src/doubling.cc
+  src/driving.cc
   src/engine.cc
   src/engine_api.cc
   src/help.cc
@@ -40,4 +42,5 @@ set(ENGINE_SOURCES
   src/shm.cc
   src/staging.cc
   src/submit.cc
-  src/wait.cc)
+  src/wait.cc
+  src/window.cc)

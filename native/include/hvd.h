@@ -269,7 +269,8 @@ HVD_API hvd_status hvd_engine_state(hvd_engine *engine); /* HVD_OK, HVD_E_CLOSED
 typedef struct { const void *in; void *out; uint64_t bytes; } hvd_segment;
 
 /* The submitting thread waits at once: large plain buffers are staged through a small window, in and `out` stay valid until then.
- * Should it leave its wait, the window still moves while any thread of this process waits, polls or submits. */
+ * Should it leave its wait, the window still moves while any thread of this process waits, polls or submits.  Members here that
+ * share a round between hosts take results from the first one's window, whose op ends when they have. */
 #define HVD_OP_BLOCKING 1u
 
 typedef int64_t hvd_op; /* > 0; an index with a generation, so a stale handle is HVD_E_INVALID */

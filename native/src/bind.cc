@@ -69,7 +69,7 @@ hvd_status hvd_engine::bind_op(Lock &lock, Op *op, uint64_t offset) {
   if (op->state == OpState::kGone) return HVD_E_INVALID;
   BoundPlan *plan = find_plan(offset);
   if (plan == nullptr || !fits(*op, *plan)) return HVD_E_INVALID;
-  if (op->state != OpState::kUnbound && op->plan != plan && !take_off(op, hvd::kWithdrawn)) return HVD_E_INVALID;
+  if (op->state != OpState::kUnbound && op->plan != plan && !take_off_soon(lock, op)) return HVD_E_INVALID;
   if (op->state == OpState::kUnbound) {
     ++plan->refs;  // from here on the plan outlives the unlock in prepare
     op->plan = plan;
@@ -82,14 +82,17 @@ hvd_status hvd_engine::bind_op(Lock &lock, Op *op, uint64_t offset) {
   return bind_result(*op);
 }
 
-// A plan that is reduced in one piece, or whose payload travels, has no window.
+// Staging was chosen before the plan was known: the window gets the plan's slots, or the data are staged whole after all.
 hvd_status hvd_engine::prepare(Lock &lock, Op *op) {
   const hvd::PlanView &view = op->plan->view;
-  if (op->staged.window == 0 || (view.n_chunks > 1 && !view.is_remote())) return HVD_OK;
+  if (op->staged.window == 0) return HVD_OK;
   if (op->busy) return HVD_E_INVALID;
   uint64_t bytes = op->staged.bytes;
+  uint32_t slots = view.window_slots();
+  if (slots != 0 && slots * view.chunk_bytes == op->staged.block_bytes) return HVD_OK;
   stage_free(&op->staged);
   op->staged.bytes = bytes;
+  if (slots != 0) return stage_window(op, slots, view.chunk_bytes) ? HVD_OK : HVD_E_MEMORY;
   if (!stage_whole(op)) return HVD_E_MEMORY;
   op->busy = true;
   lock.unlock();
@@ -164,7 +167,7 @@ bool hvd_engine::take_off(Op *op, uint32_t how) {
   if (op->state == OpState::kQueued) {
     drop_queued(op);
   } else {
-    if (op->state != OpState::kArrived || op->busy || !hvd::close_unopened(site(*op->plan), op->round, how)) return false;
+    if (op->state != OpState::kArrived || op->busy || op->next_out != 0 || !hvd::close_unopened(site(*op->plan), op->round, how)) return false;
     if (op->plan->view.ends_in_net() && hvd::round_has_holder(site(*op->plan), op->round)) return false;
     drop_active(op);
   }
@@ -184,18 +187,23 @@ hvd_status hvd_engine::unbind(hvd_op handle) {
   Op *op = call.op;
   if (op == nullptr || (op->state != OpState::kQueued && op->state != OpState::kArrived)) return HVD_E_INVALID;
   if (hvd::is_below_limit(op->plan->view, op->round)) return HVD_E_INVALID;
-  for (uint64_t until = hvd::now_ns() + kWithdrawnWithinNs; !take_off(op, hvd::kWithdrawn);) {
-    if (!may_be_withdrawn(*op) || hvd::now_ns() > until) return HVD_E_INVALID;
-    call.lock.unlock();
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
-    call.lock.lock();
-  }
-  return HVD_OK;
+  return take_off_soon(call.lock, op) ? HVD_OK : HVD_E_INVALID;
 }
 
-// Open here, at or above the limit: the net takes it back, or has and somebody still holds a chunk.
+bool hvd_engine::take_off_soon(Lock &lock, Op *op) {
+  for (uint64_t until = hvd::now_ns() + kWithdrawnWithinNs; !take_off(op, hvd::kWithdrawn);) {
+    if (!may_be_withdrawn(*op) || hvd::now_ns() > until) return false;
+    lock.unlock();
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    lock.lock();
+  }
+  return true;
+}
+
+// Open here, at or above the limit: the net takes it back, or has and somebody still holds a chunk.  Or a thread fills its window.
 bool hvd_engine::may_be_withdrawn(const Op &op) const {
-  if (op.state != OpState::kArrived || op.busy || !op.plan->view.ends_in_net() || board.state() != HVD_OK) return false;
+  if (op.state != OpState::kArrived || op.next_out != 0 || !op.plan->view.ends_in_net() || board.state() != HVD_OK) return false;
+  if (op.busy) return true;
   hvd::Phase phase = hvd::phase_of(op.plan->view, op.round);
   return phase == hvd::Phase::kOpen || phase == hvd::Phase::kWithdrawn;
 }

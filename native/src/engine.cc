@@ -55,6 +55,7 @@ void hvd_engine::give_up(Lock &lock, Op *op, uint64_t until_ns) {
     if (op->state == OpState::kArrived && !hvd::is_claimable(op->plan->view, op->round)) sleeper.sleep(1'000'000);
   }
   if (op->state != OpState::kArrived) return release(op);
+  empty_unseen(*op);
   if (op->staged.block != nullptr) staging_.leave_behind(op->staged.block);
 }
 

@@ -5,7 +5,8 @@
 //
 //   submit.cc   ops are made and their data staged     bind.cc    ops get a round, arrive, leave it again
 //   wait.cc     spinning, sleeping, finishing          settle.cc  what a round's end or the epoch's end means for an op
-//   helping.cc  chunks of open rounds, windows         pull.cc    reading what the members of a pull round published
+//   helping.cc  chunks of open rounds                  pull.cc    reading what the members of a pull round published
+//   driving.cc  windows: chunks in, results out
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -28,8 +29,6 @@ struct BoundPlan {
   uint32_t refs = 0;           // ops and threads that use it
   std::deque<Op *> queue;      // bound but not arrived, in order of rounds
 };
-
-constexpr uint32_t kWindowSlots = kStamps;  // chunk c + 8 is filled only after chunk c was copied out: stamps last long enough
 
 }  // namespace hvd
 
@@ -88,6 +87,7 @@ struct hvd_engine {
   bool stage_alloc(hvd::Staged *staged, uint64_t bytes);
   void stage_free(hvd::Staged *staged);
   bool stage_whole(hvd::Op *op);
+  bool stage_window(hvd::Op *op, uint32_t slots, uint64_t slot_bytes);
   bool stage_reduce(hvd::Op *op);
   hvd_status submit_reduce(Call &call, const hvd_segment *segments, uint32_t n, uint32_t flags, uint64_t tag);
   hvd_status submit_pull(Call &call, const Publication &what, uint64_t tag);
@@ -107,6 +107,7 @@ struct hvd_engine {
   void drop_active(hvd::Op *op);
   void drop_queued(hvd::Op *op);
   bool take_off(hvd::Op *op, uint32_t how);
+  bool take_off_soon(Lock &lock, hvd::Op *op);
   bool may_be_withdrawn(const hvd::Op &op) const;
   void forget_round(hvd::Op *op);
 
@@ -129,10 +130,17 @@ struct hvd_engine {
   hvd_status finish(hvd::Op *op, hvd_status status);
   void show_blocked();
 
-  // helping.cc
-  bool move_window(hvd::Op *op);
+  // driving.cc
+  bool can_copy_in(const hvd::Op &op) const;
+  bool can_copy_out(const hvd::Op &op) const;
+  bool copy_in(hvd::Op *op);
+  bool copy_out(hvd::Op *op);
+  bool scatter_result(hvd::Op *op, uint32_t source);
   bool drive_window(Lock &lock, hvd::Op *op);
   bool drive_others(Lock &lock, const hvd::Op *own);
+  void empty_unseen(const hvd::Op &op);
+
+  // helping.cc
   uint32_t find_targets(hvd::Op *first, Target *targets);
   uint32_t help_with(const Target &target, uint32_t most_chunks);
   bool help_some(Lock &lock, hvd::Op *first, uint32_t most_chunks);

@@ -1,6 +1,6 @@
 // Claiming and reducing chunks: the part of a round that anyone may do.
-#include "round.h"
 #include "round_times.h"
+#include "window.h"
 
 namespace hvd {
 namespace {
@@ -17,48 +17,21 @@ struct Choice {
   uint32_t chunk, step;
 };
 
-bool is_windowed(const EntryMember &member) { return (member.flags.load(std::memory_order_relaxed) & kWindowMask) != 0; }
-
-bool has_window(const PlanView &plan, uint64_t round) {
-  for (uint32_t m = 0; m < plan.n_members; ++m)
-    if (is_windowed(plan.entry_member(round, m))) return true;
-  return false;
-}
-
-bool window_is_ready(const PlanView &plan, uint64_t round, uint32_t chunk) {
-  for (uint32_t m = 0; m < plan.n_members; ++m) {
-    const EntryMember &member = plan.entry_member(round, m);
-    if (!is_windowed(member)) continue;
-    if (member.filled.load(kSeqCst) <= chunk) return false;  // acquires the chunk; pairs with publish_filled
-  }
-  return true;
-}
-
 // False when there is nothing to claim now in this round, or it is not this round any more.
 bool choose(const PlanView &plan, uint64_t round, uint64_t word, End end, Choice *out) {
   uint32_t low = claim_low(word), high = claim_high(word);
   if (claim_round(word) != round || claim_closed(word) || low + high >= plan.n_claims) return false;
   bool windowed = has_window(plan, round);
   *out = windowed || end == End::kLow ? Choice{low, kOneLow} : Choice{plan.n_chunks - 1 - high, kOneHigh};
-  return !windowed || window_is_ready(plan, round, low);
-}
-
-// Address of one member's part of a chunk; null with *zeros set for a member without memory, null alone when the fields
-// point outside of the member's arena.
-void *find_chunk(const PlanView &plan, const Mapping *arena, const EntryMember &member, uint32_t chunk, bool *zeros) {
-  uint32_t flags = member.flags.load(std::memory_order_relaxed);
-  *zeros = (flags & kZeros) != 0;
-  if (*zeros) return nullptr;
-  uint32_t window = flags & kWindowMask;
-  uint64_t place = window == 0 ? chunk : chunk % window;
-  return find_data(plan, arena, member, place * plan.chunk_bytes, plan.chunk_length(chunk));
+  return !windowed || is_filled(plan, round, low);
 }
 
 bool find_chunks(const RoundSite &site, const ArenaMappings &arenas, uint64_t round, uint32_t chunk, ChunkPointers *at) {
   const PlanView &plan = site.plan;
   for (uint32_t m = 0; m < plan.n_members; ++m) {
-    bool zeros = false;
-    at->out[m] = find_chunk(plan, arenas[plan.members[m]].get(), plan.entry_member(round, m), chunk, &zeros);
+    const EntryMember &member = plan.entry_member(round, m);
+    bool zeros = (member.flags.load(std::memory_order_relaxed) & kZeros) != 0;
+    at->out[m] = zeros ? nullptr : find_chunk(plan, arenas[plan.members[m]].get(), member, chunk);
     if (at->out[m] == nullptr && !zeros) return false;
     at->in[m] = at->out[m];
   }

@@ -3,7 +3,7 @@
 //
 //   BoardHeader | RankSlot[local_size + 1] | plan blocks
 //   plan block: PlanHeader | members u32[n] | arrivals u64[n] | depth x (Entry | EntryMember[n] | ready u64[chunks])
-// Only plans with members on other hosts have `ready` words.
+// Only plans with members on other hosts have `ready` words: (round + 1) << 8 | flag and status.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -124,6 +124,8 @@ constexpr uint32_t kBroken = 1u << 29;    // another host could not read what it
 constexpr uint32_t kAbsent = 1u << 28;    // beside kZeros: it has no data at all, and no reduction counts it
 constexpr uint32_t kWindowMask = 0xff;
 
+constexpr uint64_t kCarried = 0x80;  // in a `ready` word: the net is through with the chunk, the result is where it was
+
 struct alignas(64) EntryMember {
   std::atomic<uint64_t> data_offset;  // in the arena of this member
   std::atomic<uint64_t> data_bytes;
@@ -131,6 +133,7 @@ struct alignas(64) EntryMember {
   std::atomic<uint32_t> n_meta;
   std::atomic<uint32_t> flags;    // slots of the window (0: all data lies there) | kZeros
   std::atomic<uint64_t> filled;   // chunks copied into the window in this round
+  std::atomic<uint64_t> emptied;  // results this member has taken; see window.h
   std::atomic<uint64_t> reads_offset;  // n_reads spans, in the arena of this member
   std::atomic<uint32_t> n_reads;
   std::atomic<uint64_t> opened_ns;  // of the first member: when the last one arrived, in timed rounds

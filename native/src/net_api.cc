@@ -16,6 +16,8 @@ using hvd::guarded;
 
 namespace {
 
+static_assert(hvd::kMaxEagerBytes < hvd::kSmallestWindowed, "what is exchanged in one piece has no windows");
+
 constexpr uint32_t kMaxHosts = 1u << 14, kMaxLanes = 16;
 constexpr uint64_t kLeastEager = 512 << 10, kMostEager = 1ull << 30;
 constexpr auto kAnswerWithin = std::chrono::milliseconds(100);

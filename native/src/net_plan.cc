@@ -81,7 +81,7 @@ NetPlan::Piece NetPlan::piece(uint32_t chunk, uint32_t index) const {
   uint64_t each = (length / n + kPieceAlign - 1) / kPieceAlign * kPieceAlign;
   if (each * n < length) each += kPieceAlign;
   uint64_t begin = std::min(length, each * (index % n)), end = std::min(length, begin + each);
-  return {chunk * view->chunk_bytes + begin, end - begin};
+  return {begin, end - begin};
 }
 
 }  // namespace hvd

@@ -62,6 +62,8 @@ struct NetRound {
   bool wanted_told = false;
   uint8_t status = 0;
   char *leader = nullptr;      // the buffer that takes the sums
+  uint32_t slots = 0;          // of the leader's window; 0: it is as long as the payload
+  bool has_windows = false;    // of members here, who wait for chunks
   char *zeros = nullptr;       // it is this scratch in the agent's arena, neutral: no member here has memory
   uint32_t n_not_ready = 0;    // chunks that are not reduced locally
   uint64_t stage_ns = 0;       // when the stage that lasts began
@@ -82,6 +84,8 @@ struct NetRound {
   uint32_t n_arrived = 0, n_published = 0, n_sending = 0;  // remote members; local members; streams
 
   bool has_foreign_data() const;
+  // Where a chunk of the sum lies.
+  char *at(const PlanView &view, uint32_t chunk) const { return leader + (slots == 0 ? chunk : chunk % slots) * view.chunk_bytes; }
 };
 
 struct NetSlot {
@@ -135,7 +139,7 @@ struct NetPlan {
   bool is_beyond(uint64_t round) const { return limit != UINT64_MAX && round >= limit; }
 
   struct Piece {
-    uint64_t offset, bytes;  // in the payload
+    uint64_t offset, bytes;  // in the chunk
   };
   // What is sent in this step of a chunk; received is what the predecessor sends then.
   Piece sent_piece(uint32_t chunk, uint32_t step) const { return piece(chunk, me + 2 * n_hosts() - step); }

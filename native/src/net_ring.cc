@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "net.h"
+#include "window.h"
 
 using hvd::ChunkState;
 using hvd::Frame;
@@ -32,7 +33,7 @@ void hvd_net::scale_alone(NetPlan *plan, NetRound *state, uint32_t chunk) {
   auto dtype = static_cast<hvd_dtype>(view.dtype);
   ChunkState &at = state->chunks[chunk];
   if (at.status != 0 || view.postscale == 1) return;
-  void *data = state->leader + chunk * view.chunk_bytes;
+  void *data = state->at(view, chunk);
   hvd_status status = hvd_reduce(dtype, static_cast<hvd_reduce_op>(view.op), 1, view.postscale, &data, &data, 1,
                                  view.chunk_length(chunk) / hvd_dtype_bytes(dtype));
   at.status = static_cast<uint8_t>(-static_cast<int>(status));
@@ -53,7 +54,7 @@ void hvd_net::ring_send(NetPlan *plan, uint64_t round, NetRound *state, uint32_t
     out.frame.step = at.sent;
     out.frame.status = at.status;
     out.frame.bytes = at.status == 0 ? static_cast<uint32_t>(piece.bytes) : 0;
-    out.data = at.status == 0 ? state->leader + piece.offset : nullptr;
+    out.data = at.status == 0 ? state->at(*plan->view, chunk) + piece.offset : nullptr;
     // Steps of a chunk must not overtake each other.
     bool alone = at.written == at.sent && at.sent != 0;
     hvd::Urgency urgency = alone ? hvd::Urgency::kForward : hvd::Urgency::kFresh;
@@ -79,7 +80,7 @@ const char *hvd_net::begin_ring(Lane *lane, NetPlan *plan) {
   uint32_t reductions = plan->n_hosts() - 1;
   lane->sink.into = frame.step < reductions ? Sink::Into::kReduce : Sink::Into::kPlace;
   lane->sink.post = frame.step + 1 == reductions ? view.postscale : 1;
-  lane->sink.at = state->leader + piece.offset;
+  lane->sink.at = state->at(view, frame.index) + piece.offset;
   lane->sink.plan = plan;
   return nullptr;
 }
@@ -110,6 +111,7 @@ void hvd_net::ring_finish(NetPlan *plan, uint64_t round, NetRound *state, uint32
     state->status = at.status;
   else
     copy_to_members(plan, round, state, chunk * plan->view->chunk_bytes, plan->view->chunk_length(chunk));
+  if (state->has_windows) hvd::publish_carried(site(plan), round, chunk, at.status);
   if (++state->n_done == state->chunks.size()) complete(plan, round, state);
 }
 

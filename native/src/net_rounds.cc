@@ -4,6 +4,7 @@
 
 #include "net.h"
 #include "neutral.h"
+#include "window.h"
 
 using hvd::NetPlan;
 using hvd::NetRound;
@@ -16,6 +17,12 @@ constexpr size_t kMaxRemoved = 1u << 16;  // plans that late frames are told apa
 bool is_open(const hvd::PlanView &view, uint64_t round) {
   uint64_t word = view.entry(round).claim.load(kSeqCst);
   return hvd::claim_round(word) == round && !hvd::claim_closed(word);
+}
+
+// Acquires the chunk; pairs with finish_chunk.  A lone member's data are ready as they are, or when they are in its window.
+uint64_t ready_word(const hvd::PlanView &view, uint64_t round, uint32_t chunk) {
+  if (view.n_claims != 0) return view.ready(round, chunk).load(kSeqCst);
+  return hvd::is_filled(view, round, chunk) ? (round + 1) << 8 : 0;
 }
 
 uint8_t negated(hvd_status status) { return static_cast<uint8_t>(-static_cast<int>(status)); }
@@ -96,9 +103,14 @@ void hvd_net::find_leader(NetPlan *plan, uint64_t round, NetRound *state) {
   const hvd::PlanView &view = *plan->view;
   if (view.bytes == 0) return;
   uint32_t leader = hvd::leader_of(view, round);
+  state->has_windows = hvd::has_window(view, round);
   if (leader < view.n_members) {
-    state->leader = hvd::find_data(view, arenas_[view.members[leader]].get(), view.entry_member(round, leader), 0, view.bytes);
-    if (state->leader == nullptr) state->status = negated(HVD_E_INVALID);
+    const hvd::EntryMember &member = view.entry_member(round, leader);
+    state->slots = member.flags.load(std::memory_order_relaxed) & hvd::kWindowMask;
+    uint64_t bytes = state->slots == 0 ? view.bytes : std::min(view.bytes, state->slots * view.chunk_bytes);
+    state->leader = hvd::find_data(view, arenas_[view.members[leader]].get(), member, 0, bytes);
+    // What is exchanged in one piece has no windows.
+    if (state->leader == nullptr || (plan->algorithm != hvd::Algorithm::kRing && state->has_windows)) state->status = negated(HVD_E_INVALID);
   } else {
     state->leader = state->zeros = static_cast<char *>(own_->alloc(view.bytes));
     if (state->zeros == nullptr) state->status = negated(HVD_E_MEMORY);
@@ -119,8 +131,7 @@ bool hvd_net::look_at_chunks(NetPlan *plan, uint64_t round, NetRound *state) {
   if (state->zeros != nullptr) claim_zeros(plan, round);
   for (uint32_t c = 0; c < view.n_chunks; ++c) {
     if (state->chunks[c].ready) continue;
-    // Acquires the chunk; pairs with finish_chunk.  A lone member's data are ready as they are.
-    uint64_t word = view.n_claims == 0 ? (round + 1) << 8 : view.ready(round, c).load(kSeqCst);
+    uint64_t word = ready_word(view, round, c);
     if (word >> 8 != round + 1) continue;
     uint8_t status = static_cast<uint8_t>(word & 0xff);
     bool last = --state->n_not_ready == 0;
@@ -138,19 +149,24 @@ bool hvd_net::look_at_chunks(NetPlan *plan, uint64_t round, NetRound *state) {
   return false;
 }
 
-// The result lies in the leader's buffer; the other members here want it too.
+// The result lies in the leader's buffer; the other members here want it too.  The part begins a chunk.  Who has a window
+// takes results from the leader's himself, if that is one too (window.h).
 void hvd_net::copy_to_members(NetPlan *plan, uint64_t round, NetRound *state, uint64_t offset, uint64_t bytes) {
   const hvd::PlanView &view = *plan->view;
   if (view.n_members == 1 || bytes == 0) return;
   uint64_t start = hvd::now_ns();
+  uint32_t chunk = static_cast<uint32_t>(offset / view.chunk_bytes);
+  const char *from = state->at(view, chunk) + offset % view.chunk_bytes;
   for (uint32_t m = 0; m < view.n_members; ++m) {
     const hvd::EntryMember &member = view.entry_member(round, m);
     if ((member.flags.load(std::memory_order_relaxed) & hvd::kZeros) != 0) continue;
-    char *to = hvd::find_data(view, arenas_[view.members[m]].get(), member, 0, view.bytes);
+    if (state->slots != 0 && hvd::is_windowed(member)) continue;
+    const hvd::Mapping *arena = arenas_[view.members[m]].get();
+    char *to = hvd::is_windowed(member) ? hvd::find_chunk(view, arena, member, chunk) : hvd::find_data(view, arena, member, offset, bytes);
     if (to == nullptr)
       state->status = negated(HVD_E_INVALID);
-    else if (to != state->leader)
-      std::memcpy(to + offset, state->leader + offset, bytes);
+    else if (to != from)
+      std::memcpy(to, from, bytes);
   }
   state->copy_ns += hvd::now_ns() - start;
 }

@@ -10,7 +10,11 @@ constexpr uint64_t kSmallestChunk = 32 << 10;
 constexpr uint64_t kLargestChunk = 128 << 10;
 constexpr uint64_t kSmallestRemoteChunk = 128 << 10;
 // Between hosts a chunk costs frames, credits and looks at sockets; what large ones cost is the way of the last one around the ring.
-constexpr uint64_t kLargestRemoteChunk = 2 << 20;
+constexpr uint64_t kLargestRemoteChunk = 1 << 20;
+// A window on its way between hosts: small enough for a core's cache, and slots enough that filling, travelling and emptying overlap.
+constexpr uint64_t kTravellingWindow = 4 << 20;
+constexpr uint64_t kFewestSlots = 4, kMostSlots = 8;
+constexpr uint64_t kLargestWhole = 16 << 20;  // of all members here; what is less is copied at once, without turns
 constexpr uint64_t kMaxPayload = 1ull << 40;
 
 uint64_t align64(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -130,6 +134,13 @@ uint64_t remote_chunk_bytes_of(uint64_t payload_bytes) {
 uint32_t chunks_of(uint64_t payload_bytes) {
   uint64_t chunk = chunk_bytes_of(payload_bytes);
   return static_cast<uint32_t>((payload_bytes + chunk - 1) / chunk);
+}
+
+uint32_t PlanView::window_slots() const {
+  if (!is_remote()) return n_chunks > 1 ? kWindowSlots : 0;
+  bool fits_caches = bytes < kSmallestWindowed || bytes * locals.size() < kLargestWhole;
+  if (is_pull() || n_chunks < 2 || fits_caches) return 0;
+  return static_cast<uint32_t>(std::min<uint64_t>(n_chunks, std::clamp(kTravellingWindow / chunk_bytes, kFewestSlots, kMostSlots)));
 }
 
 uint64_t PlanView::chunk_length(uint32_t chunk) const { return std::min(chunk_bytes, bytes - chunk * chunk_bytes); }

@@ -13,6 +13,11 @@ uint64_t chunk_bytes_of(uint64_t payload_bytes);
 uint64_t remote_chunk_bytes_of(uint64_t payload_bytes);
 uint32_t chunks_of(uint64_t payload_bytes);
 
+// Chunk c + 8 of a plan of one host is filled only after chunk c was copied out, so stamps last long enough.
+constexpr uint32_t kWindowSlots = kStamps;
+// Smaller payloads travel from memory that is whole.  The net relies on it where it exchanges payloads in one piece.
+constexpr uint64_t kSmallestWindowed = 1 << 20;
+
 struct PlanView {
   uint64_t offset = 0, plan_id = 0, bytes = 0, chunk_bytes = 0;
   uint32_t kind = 0, dtype = 0, op = 0, depth = 0, n_members = 0, n_chunks = 0, flags = 0;
@@ -33,11 +38,13 @@ struct PlanView {
   EntryMember &entry_member(uint64_t round, uint32_t member) const {
     return reinterpret_cast<EntryMember *>(entries + (round % depth) * entry_stride + sizeof(Entry))[member];
   }
-  // Remote cooperative plans: (round + 1) << 8 | negated status once the chunk is reduced locally.
+  // Remote cooperative plans: (round + 1) << 8 | negated status once the chunk is reduced locally, with kCarried at its end.
   std::atomic<uint64_t> &ready(uint64_t round, uint32_t chunk) const {
     return reinterpret_cast<std::atomic<uint64_t> *>(&entry_member(round, n_members))[chunk];
   }
   uint64_t chunk_length(uint32_t chunk) const;
+  // Slots of a window on this plan; 0 if its members' data lie whole.
+  uint32_t window_slots() const;
   bool is_pull() const { return kind == HVD_PULL; }
   bool is_remote() const { return (flags & HVD_PLAN_REMOTE) != 0; }
   // Cooperative between hosts: the net completes its rounds.

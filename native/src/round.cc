@@ -18,6 +18,7 @@ void write_fields(EntryMember &member, const MemberFields &fields) {
   member.n_meta.store(fields.n_meta, std::memory_order_relaxed);
   member.flags.store(fields.flags, std::memory_order_relaxed);
   member.filled.store(0, std::memory_order_relaxed);
+  member.emptied.store(0, std::memory_order_relaxed);
   member.reads_offset.store(fields.reads_offset, std::memory_order_relaxed);
   member.n_reads.store(fields.n_reads, std::memory_order_relaxed);
 }
@@ -206,16 +207,6 @@ bool take_net_hold(const RoundSite &site, uint64_t round) {
 void end_net_hold(const RoundSite &site, uint64_t round) {
   site.plan.entry(round).net_hold.store(0, kSeqCst);
   for (uint32_t local : site.plan.locals) ring(site.board.slots[local].bell);
-}
-
-void publish_filled(const RoundSite &site, uint64_t round, uint32_t member, uint64_t count) {
-  site.plan.entry_member(round, member).filled.store(count, kSeqCst);  // releases the chunk; pairs with is_claimable
-  ring_members(site);
-}
-
-bool chunk_is_done(const PlanView &plan, uint64_t round, uint32_t chunk) {
-  uint64_t stamp = plan.entry(round).stamps[chunk % kStamps].load(kSeqCst);  // pairs with finish_chunk
-  return stamp == claim_word(round, chunk + 1);
 }
 
 }  // namespace hvd

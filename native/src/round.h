@@ -85,10 +85,6 @@ bool round_has_holder(const RoundSite &site, uint64_t round);
 bool take_net_hold(const RoundSite &site, uint64_t round);
 void end_net_hold(const RoundSite &site, uint64_t round);
 
-// A windowed member: `count` chunks are in its window now; chunk c is done.
-void publish_filled(const RoundSite &site, uint64_t round, uint32_t member, uint64_t count);
-bool chunk_is_done(const PlanView &plan, uint64_t round, uint32_t chunk);
-
 // Which chunks a helper takes first; windows are filled from the low end, so there the end makes no difference.
 enum class End { kLow, kHigh };
 // The end at which this member starts, so that it finds in its caches what it left there a round ago.

@@ -4,6 +4,7 @@
 
 #include "board.h"
 #include "guard.h"
+#include "window.h"
 
 namespace {
 
@@ -20,10 +21,13 @@ bool current_round(const hvd::PlanView &plan, uint32_t index, uint64_t *round, u
   return !hvd::all_read(plan, *round);
 }
 
-// All that this host has to give to a round between hosts is reduced.
+// All that this host can give to a round between hosts now is reduced: all of it, or as much as windows hold.
 bool is_ready_here(const hvd::PlanView &plan, uint64_t round) {
-  for (uint32_t c = 0; c < plan.n_claims; ++c)
-    if (plan.ready(round, c).load(kSeqCst) >> 8 != round + 1) return false;
+  for (uint32_t c = 0; c < plan.n_claims; ++c) {
+    if (plan.ready(round, c).load(kSeqCst) >> 8 == round + 1) continue;
+    uint32_t slots = hvd::has_window(plan, round) ? plan.window_slots() : 0;
+    return slots != 0 && c >= slots && !hvd::chunk_is_done(plan, round, c - slots);
+  }
   return true;
 }
 

@@ -3,7 +3,15 @@
 #include <algorithm>
 #include <cstring>
 
+#include "copy.h"
+
 namespace hvd {
+namespace {
+
+// Results of this size leave the caches before anybody reads all of them.
+constexpr uint64_t kPastCaches = 16 << 20;
+
+}  // namespace
 
 bool Segments::assign(const hvd_segment *segments, uint32_t n, uint64_t align, bool needs_out) {
   clear();
@@ -44,7 +52,11 @@ void Segments::scatter(uint64_t at, uint64_t length, const char *from) const {
     const Part &part = parts_[i];
     uint64_t begin = std::max(at, part.start), stop = std::min(end, part.start + part.segment.bytes);
     if (begin >= stop) continue;
-    std::memcpy(static_cast<char *>(part.segment.out) + (begin - part.start), from + (begin - at), stop - begin);
+    char *to = static_cast<char *>(part.segment.out) + (begin - part.start);
+    if (bytes_ >= kPastCaches)
+      copy_past_caches(to, from + (begin - at), stop - begin);
+    else
+      std::memcpy(to, from + (begin - at), stop - begin);
   }
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "engine_call.h"
+#include "window.h"
 
 using hvd::BoundPlan;
 using hvd::Op;
@@ -34,7 +35,7 @@ void hvd_engine::settle_arrived(Op *op, hvd_status epoch) {
       if (give_up && hvd::close_unopened(site(plan), op->round, hvd::kCancelled)) leave_round(op, epoch);
       return;
     case Phase::kWithdrawn:
-      if (give_up) leave_round(op, epoch);
+      if (give_up || op->next_out != 0) leave_round(op, epoch);  // what was written is not an input any more
       return;
     case Phase::kOpen:
       if (epoch != HVD_E_FAILED) return;
@@ -45,9 +46,12 @@ void hvd_engine::settle_arrived(Op *op, hvd_status epoch) {
   }
 }
 
-// An op stays arrived until its window is empty, so that whoever passes it can empty it.
+// An op stays arrived until its window is empty, so that whoever passes it can empty it, and until others have read there.
 void hvd_engine::settle_complete(Op *op) {
-  if (op->staged.window != 0 && op->next_out < op->plan->view.n_chunks) return;
+  uint32_t n_chunks = op->plan->view.n_chunks;
+  if (op->staged.window != 0) {
+    if (op->next_out < n_chunks || !hvd::is_taken(site(*op->plan), op->round, op->plan->member, n_chunks - 1)) return;
+  }
   hvd_status status = hvd::status_of(op->plan->view, op->round);
   op->state = OpState::kComplete;
   op->result = op->cancelled ? HVD_E_CANCELLED : status;

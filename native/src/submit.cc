@@ -43,6 +43,11 @@ bool hvd_engine::stage_whole(Op *op) {
   return op->staged.bytes == 0 || stage_alloc(&op->staged, op->staged.bytes);
 }
 
+bool hvd_engine::stage_window(Op *op, uint32_t slots, uint64_t slot_bytes) {
+  op->staged.window = slots;
+  return stage_alloc(&op->staged, slots * slot_bytes);
+}
+
 bool hvd_engine::stage_reduce(Op *op) {
   op->staged.bytes = op->segments.bytes();
   void *in_place = op->segments.in_place();
@@ -52,8 +57,7 @@ bool hvd_engine::stage_reduce(Op *op) {
   }
   uint32_t chunks = hvd::chunks_of(op->staged.bytes);
   if (!op->blocking || chunks <= hvd::kWindowSlots) return stage_whole(op);  // what fits the window needs no turns
-  op->staged.window = hvd::kWindowSlots;
-  return stage_alloc(&op->staged, op->staged.window * hvd::chunk_bytes_of(op->staged.bytes));
+  return stage_window(op, hvd::kWindowSlots, hvd::chunk_bytes_of(op->staged.bytes));
 }
 
 hvd_status hvd_engine::submit_reduce(Call &call, const hvd_segment *segments, uint32_t n, uint32_t flags, uint64_t tag) {

@@ -1,7 +1,7 @@
-// Prints what rounds between two hosts cost: bench_net [lanes] [spin_us] [bytes].  Each host is an agent's process with the net and a
-// process with one rank, joined over loopback TCP; buffers lie in the arena.  "raw" is the same bytes both ways at once over one
-// connection.  Medians, and the processor time of all processes of one host, which others on the machine disturb less.  With
-// `bytes` only that size is measured.  Not a test: relative numbers, on an otherwise idle machine.
+// Prints what rounds between two hosts cost: bench_net [lanes] [spin_us] [bytes] [ranks] [plain].  Each host is an agent's process with
+// the net and a process for each rank, joined over loopback TCP; buffers lie in the arena, with `plain` outside of it.  "raw" is the
+// same bytes both ways at once over one connection.  Medians, and the processor time of all processes of one host, which others on
+// the machine disturb less.  With `bytes` only that size is measured.  Not a test: relative numbers, on an otherwise idle machine.
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
@@ -27,6 +27,8 @@ namespace {
 
 const std::vector<uint64_t> kAllSizes = {0, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20, 64 << 20};
 std::vector<uint64_t> sizes = kAllSizes;
+uint32_t ranks_per_host = 1;
+bool is_plain = false;
 constexpr uint32_t kSmall = 500;
 
 int repeats_for(uint64_t bytes) {
@@ -90,16 +92,18 @@ void run_raw(int fd, bool first) {
   }
 }
 
-void run_rank(NetHost &host, const std::vector<uint64_t> &plans, const std::vector<uint64_t> &small) {
-  hvd_engine *engine = host.open(0);
-  char *data = static_cast<char *>(hvd_arena_alloc(host.arenas[0], kAllSizes.back()));
+void run_rank(NetHost &host, uint32_t rank, const std::vector<uint64_t> &plans, const std::vector<uint64_t> &small) {
+  hvd_engine *engine = host.open(rank);
+  bool tells = host.index == 0 && rank == 0;
+  std::vector<char> own(is_plain ? kAllSizes.back() : 0);
+  char *data = is_plain ? own.data() : static_cast<char *>(hvd_arena_alloc(host.arenas[rank], kAllSizes.back()));
   std::memset(data, 0, kAllSizes.back());
   for (size_t i = 0; i < plans.size(); ++i) {
     uint64_t bytes = sizes[i];
-    auto round = [&] { CHECK_EQUAL(world::allreduce(engine, plans[i], data, data, bytes, 0), HVD_OK); };
+    auto round = [&] { CHECK_EQUAL(world::allreduce(engine, plans[i], data, data, bytes), HVD_OK); };
     round();
     double us = median_us(repeats_for(bytes), round);
-    if (host.index == 0) print("sum", bytes, us);
+    if (tells) print("sum", bytes, us);
   }
   if (sizes.size() == 1) return hvd_engine_close(engine);
   auto rested = [&] {
@@ -111,21 +115,23 @@ void run_rank(NetHost &host, const std::vector<uint64_t> &plans, const std::vect
   std::vector<double> times;
   for (int i = 0; i < 501; ++i) times.push_back(rested());
   std::nth_element(times.begin(), times.begin() + 250, times.end());
-  if (host.index == 0) print("rested sum", kAllSizes[1], times[250]);
+  if (tells) print("rested sum", kAllSizes[1], times[250]);
   std::vector<hvd_op> ops(kSmall);
   double us = median_us(21, [&] {
     for (uint32_t i = 0; i < kSmall; ++i)
       CHECK_EQUAL(hvd_op_reduce_bound(engine, small[i], data + i * 4096, data + i * 4096, 4096, 0, 0, &ops[i]), HVD_OK);
     for (hvd_op op : ops) CHECK_EQUAL(world::wait_for(engine, op), HVD_OK);
   });
-  if (host.index == 0) std::printf("%u async sums of 4096 bytes: %10.1f us\n", kSmall, us);
+  if (tells) std::printf("%u async sums of 4096 bytes: %10.1f us\n", kSmall, us);
   std::fflush(stdout);
   hvd_engine_close(engine);
 }
 
 uint64_t add(NetHost &host, uint64_t id, uint64_t bytes) {
-  uint32_t member = 0, ring[] = {0, 1};
-  hvd_plan_spec spec{id, HVD_COOPERATIVE, HVD_FLOAT32, HVD_SUM, 1, 1, bytes, 2, 1, &member, HVD_PLAN_REMOTE};
+  std::vector<uint32_t> members;
+  for (uint32_t rank = 0; rank < ranks_per_host; ++rank) members.push_back(rank);
+  uint32_t ring[] = {0, 1};
+  hvd_plan_spec spec{id, HVD_COOPERATIVE, HVD_FLOAT32, HVD_SUM, 1, 1, bytes, 2, ranks_per_host, members.data(), HVD_PLAN_REMOTE};
   uint64_t offset = 0;
   CHECK_EQUAL(hvd_board_plan_add(host.board, &spec, &offset), HVD_OK);
   CHECK_EQUAL(hvd_net_plan_add(host.net, offset, ring, 2, nullptr, 0), HVD_OK);
@@ -133,23 +139,25 @@ uint64_t add(NetHost &host, uint64_t id, uint64_t bytes) {
 }
 
 void run_host(uint32_t index, const std::vector<int> &lanes, const NetOptions &options) {
-  NetHost host(index, 1, 2, options);
+  NetHost host(index, ranks_per_host, 2, options);
   for (uint32_t lane = 0; lane < lanes.size(); ++lane)
     CHECK_EQUAL(hvd_net_add_peer(host.net, 1 - index, lane, lanes[lane]), HVD_OK);
   std::vector<uint64_t> plans, small;
   for (uint64_t bytes : sizes) plans.push_back(add(host, plans.size() + 1, bytes));
   for (uint32_t i = 0; i < kSmall; ++i) small.push_back(add(host, 100 + i, 4096));
-  pid_t rank = fork();
-  if (rank == 0) {
-    run_rank(host, plans, small);
+  std::vector<pid_t> ranks;
+  for (uint32_t rank = 0; rank < ranks_per_host; ++rank) {
+    ranks.push_back(fork());
+    if (ranks.back() != 0) continue;
+    run_rank(host, rank, plans, small);
     _exit(0);
   }
   double before = cpu_us(RUSAGE_SELF);
   CHECK_EQUAL(hvd_net_start(host.net), HVD_OK);
-  CHECK(world::exited_well(rank));
+  for (pid_t rank : ranks) CHECK(world::exited_well(rank));
   int repeats = repeats_for(sizes[0]);
   if (index == 0 && sizes.size() == 1)
-    std::printf("%41.1f us of processor time each: rank %.1f, agent %.1f\n",
+    std::printf("%41.1f us of processor time each: ranks %.1f, agent %.1f\n",
                 (cpu_us(RUSAGE_CHILDREN) + cpu_us(RUSAGE_SELF) - before) / repeats, cpu_us(RUSAGE_CHILDREN) / repeats,
                 (cpu_us(RUSAGE_SELF) - before) / repeats);
   hvd_net_info info{};
@@ -168,6 +176,8 @@ int main(int argc, char **argv) {
   options.lanes = argc > 1 ? static_cast<uint32_t>(std::atoi(argv[1])) : 2;
   options.spin_ns = (argc > 2 ? static_cast<uint64_t>(std::atoi(argv[2])) : 20) * 1000;
   options.ping_ms = 1000;
+  if (argc > 4) ranks_per_host = static_cast<uint32_t>(std::atoi(argv[4]));
+  is_plain = argc > 5 && std::strcmp(argv[5], "plain") == 0;
   if (argc > 3) sizes = {std::strtoull(argv[3], nullptr, 10)};
   int raw[2];
   world::join_by_tcp(0, 0, 0, raw);

@@ -4,6 +4,7 @@
 #include "check.h"
 #include "model_block.h"
 #include "model_round.h"
+#include "model_window.h"
 
 using model::Agent;
 using model::Mistake;
@@ -80,6 +81,34 @@ void test_seeded_mistakes_of_the_block_are_caught() {
     check_block_caught(mistake, 0, "a block is written anew while a claim in it is held");
 }
 
+void test_windows_of_a_travelling_round() {
+  for (bool fails : {false, true}) {
+    window_model::Result result = window_model::explore({fails, window_model::Mistake::kNone});
+    std::printf("  fails %d: %llu states %s\n", fails, static_cast<unsigned long long>(result.states), result.problem.c_str());
+    CHECK(result.problem.empty());
+    CHECK(result.states > 100);
+  }
+}
+
+void check_window_caught(window_model::Mistake mistake, bool fails, const std::string &problem) {
+  window_model::Result result = window_model::explore({fails, mistake});
+  std::printf("  mistake %d: %s\n", static_cast<int>(mistake), result.problem.c_str());
+  std::fflush(stdout);
+  CHECK(result.problem == problem);
+}
+
+void test_seeded_mistakes_of_windows_are_caught() {
+  using window_model::Mistake;
+  check_window_caught(Mistake::kFillUntaken, false, "the leader's slot is filled while somebody touches it");
+  check_window_caught(Mistake::kEndUntaken, false, "the leader's slot is given away while somebody touches it");
+  check_window_caught(Mistake::kReadUnheld, true, "the leader's slot is given away while somebody touches it");
+  check_window_caught(Mistake::kHoldAfterLook, true, "the leader's slot is given away while somebody touches it");
+  check_window_caught(Mistake::kClosedIsOver, true, "an actor waits for ever");
+  check_window_caught(Mistake::kLeaveWithNet, true, "the leader's slot is given away while somebody touches it");
+  check_window_caught(Mistake::kCarriedEarly, false, "what is taken is not the result");
+  check_window_caught(Mistake::kReduceUnfilled, false, "what is reduced is not the input");
+}
+
 }  // namespace
 
 int main(int argc, char **argv) {
@@ -88,5 +117,7 @@ int main(int argc, char **argv) {
   RUN(test_seeded_mistakes_are_caught);
   RUN(test_block_goes_to_another_plan);
   RUN(test_seeded_mistakes_of_the_block_are_caught);
+  RUN(test_windows_of_a_travelling_round);
+  RUN(test_seeded_mistakes_of_windows_are_caught);
   if (argc > 1 && std::string(argv[1]) == "--deep") RUN(test_three_members_deep);
 }
