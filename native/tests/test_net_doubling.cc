@@ -87,17 +87,19 @@ void test_pairings() {
       std::shuffle(order.begin(), order.end(), random);
       for (uint32_t place : order) busy |= play.go_on(place);
     }
-    uint32_t power = 1, logarithm = 0;
-    while (power * 2 <= n) power *= 2, ++logarithm;
     for (uint32_t place = 0; place < n; ++place) {
       CHECK_EQUAL(play.at[place], play.turns[place].size());
-      CHECK(play.turns[place].size() <= logarithm + (power == n ? 0 : 2));
+      CHECK(play.turns[place].size() <= hvd::doubling_steps(n));
       for (uint32_t i = 0; i < n; ++i) CHECK_EQUAL(play.holds[place][i], i);
       CHECK_EQUAL(play.holds[place].size(), n);
     }
     for (auto &[between, parts] : play.messages) CHECK(parts.empty());
   }
   CHECK(hvd::pairings(1, 0).empty());
+  const uint32_t steps[] = {0, 0, 1, 3, 2, 4, 4, 4, 3, 5};
+  for (uint32_t n = 1; n < 10; ++n) CHECK_EQUAL(hvd::doubling_steps(n), steps[n]);
+  CHECK_EQUAL(hvd::doubling_steps(16), 4u);
+  CHECK_EQUAL(hvd::doubling_steps(1000), 11u);
 }
 
 void test_choice() {
@@ -107,15 +109,17 @@ void test_choice() {
     return hvd::choose_algorithm(view, hosts, asked);
   };
   using hvd::Algorithm;
-  for (uint32_t hosts = 1; hosts <= 4; ++hosts)
+  for (uint32_t hosts = 1; hosts <= 7; ++hosts)
     for (uint64_t bytes : {0, 8, 4096}) CHECK(chosen(hosts, bytes) == Algorithm::kDirect);
-  for (uint32_t hosts : {16, 17, 64, 1000})
+  for (uint32_t hosts : {8, 9, 16, 17, 64, 1000, 16384})
     for (uint64_t bytes : {0, 8, 4096, 65536}) CHECK(chosen(hosts, bytes) == Algorithm::kDoubling);
+  for (uint32_t hosts : {1, 2, 3, 5}) CHECK(chosen(hosts, 65536) == Algorithm::kDirect);
+  for (uint32_t hosts : {4, 6, 7}) CHECK(chosen(hosts, 65536) == Algorithm::kDoubling);
+  for (uint32_t hosts : {1, 2, 8, 16, 1000}) CHECK(chosen(hosts, 65537) == Algorithm::kRing);
   for (uint32_t hosts : {2, 8, 16, 1000})
-    for (uint64_t bytes : {(256u << 10) + 4, 1u << 20, 64u << 20}) {
-      CHECK(chosen(hosts, bytes) == Algorithm::kRing);
-      CHECK(chosen(hosts, bytes, HVD_NET_DOUBLING) == Algorithm::kRing);
-      CHECK(chosen(hosts, bytes, HVD_NET_DIRECT) == Algorithm::kRing);
+    for (uint32_t asked : {HVD_NET_DOUBLING, HVD_NET_DIRECT}) {
+      CHECK(chosen(hosts, 256 << 10, asked) != Algorithm::kRing);
+      CHECK(chosen(hosts, (256 << 10) + 1, asked) == Algorithm::kRing);
     }
   CHECK(chosen(3, 65536, HVD_NET_DOUBLING) == Algorithm::kDoubling);
   CHECK(chosen(1, 65536, HVD_NET_DOUBLING) == Algorithm::kDirect);
