@@ -11,6 +11,12 @@ uint32_t largest_power(uint32_t n) {
 
 }  // namespace
 
+uint32_t doubling_steps(uint32_t n) {
+  uint32_t steps = 0;
+  while (n >> (steps + 1) != 0) ++steps;
+  return largest_power(n) == n ? steps : steps + 2;
+}
+
 std::vector<Pairing> pairings(uint32_t n, uint32_t me) {
   using Kind = Pairing::Kind;
   const uint32_t power = largest_power(n), couples = n - power;

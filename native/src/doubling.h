@@ -27,6 +27,8 @@ struct Pairing {
   bool receives() const { return kind != Kind::kGive; }
 };
 
+// How many of them follow each other at most.
+uint32_t doubling_steps(uint32_t n);
 // Of the host at place `me` of `n`, in order; none if it is alone.
 std::vector<Pairing> pairings(uint32_t n, uint32_t me);
 

@@ -27,7 +27,7 @@ namespace hvd {
 enum class FrameType : uint8_t { kEager = 1, kWant, kRing, kCredit, kMeta, kData, kGiveUp, kTokens, kPing, kAbort, kBye };
 
 constexpr uint16_t kFrameMagic = 0x4876;
-constexpr uint32_t kMaxEagerBytes = 256 << 10;  // largest payload that hosts send whole
+constexpr uint32_t kMaxEagerBytes = 256 << 10;  // largest payload that hosts can send whole
 constexpr uint32_t kMaxDataBytes = 128 << 10;   // of one DATA frame
 constexpr uint32_t kMaxTextBytes = 1000;
 constexpr uint32_t kTokenOverhead = 64;         // so that empty frames are not free

@@ -5,9 +5,17 @@
 namespace hvd {
 namespace {
 
-constexpr uint32_t kMaxDirectHosts = 8;
-constexpr uint64_t kMaxDirectBytes = 64 << 10;
+constexpr uint64_t kMaxSmallBytes = 64 << 10;  // larger payloads go around the ring
+constexpr uint32_t kMaxDirectHosts = 7;        // with more of them messages cost more than steps, on cores that others use too
+// What a step costs whose message somebody waits for, what each message costs its two ends, and what its bytes do: measured by
+// benchmarks/algorithms.py, but for the step, whose cost is that of a usual network.
+constexpr uint64_t kStepNs = 25'000, kMessageNs = 12'000, kNsPerKib = 1'000;
 constexpr uint64_t kPieceAlign = 64;  // so that pieces start where vectors do; a multiple of every element
+
+bool is_direct_cheaper(uint64_t bytes, uint32_t n_hosts) {
+  const uint64_t message = kMessageNs + (bytes * kNsPerKib >> 10);
+  return kStepNs + (n_hosts - 1) * message <= doubling_steps(n_hosts) * (kStepNs + message);
+}
 
 std::unique_ptr<NetRound> make_round(const NetPlan &plan) {
   auto round = std::make_unique<NetRound>();
@@ -32,10 +40,11 @@ Algorithm choose_algorithm(const PlanView &view, uint32_t n_hosts, uint32_t aske
   if (view.is_pull()) return Algorithm::kPull;
   if (view.bytes > kMaxEagerBytes) return Algorithm::kRing;
   if (asked == HVD_NET_RING && view.bytes != 0) return Algorithm::kRing;
-  if (asked == HVD_NET_DIRECT || n_hosts == 1) return Algorithm::kDirect;
-  if (asked == HVD_NET_DOUBLING) return Algorithm::kDoubling;
-  if (n_hosts > kMaxDirectHosts) return Algorithm::kDoubling;
-  return view.bytes <= kMaxDirectBytes ? Algorithm::kDirect : Algorithm::kRing;
+  if (asked == HVD_NET_DIRECT) return Algorithm::kDirect;
+  if (asked == HVD_NET_DOUBLING && n_hosts != 1) return Algorithm::kDoubling;
+  if (view.bytes > kMaxSmallBytes) return Algorithm::kRing;
+  if (n_hosts == 1) return Algorithm::kDirect;
+  return n_hosts <= kMaxDirectHosts && is_direct_cheaper(view.bytes, n_hosts) ? Algorithm::kDirect : Algorithm::kDoubling;
 }
 
 void NetPlan::choose(uint32_t asked) {

@@ -72,6 +72,13 @@ def test_random_programs(site: Site) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("site", [(1,) * 9], indirect=True, ids=str)
+def test_random_programs_where_small_sums_double(site: Site) -> None:
+    run_fuzz(site, 9000, programs=2, steps=25)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(4))
 @everywhere
 def test_many_random_programs(site: Site, seed: int) -> None:

@@ -105,7 +105,7 @@ class Plan:
 class World:
     """``shape`` has the number of ranks of each host.  ``connect`` gives each room its plane; None: one host, no plane.
 
-    ``doubles``: small sums between hosts travel by recursive doubling.
+    ``doubles``: small sums between hosts travel by recursive doubling, as they do anyway from 8 hosts on.
     """
 
     def __init__(
@@ -114,7 +114,8 @@ class World:
         connect: Callable[[Loop, Sequence[HostRoom]], Callable[[], None]] | None,
         doubles: bool = False,
     ) -> None:
-        self.shape, self.loop, self.doubles = shape, Loop(), doubles
+        self.shape, self.loop = shape, Loop()
+        self.doubles = doubles or len(shape) >= 8
         self.remote = connect is not None
         self.rooms = [HostRoom(place, count, self.remote) for place, count in enumerate(shape)]
         self.where = [(place, index) for place, count in enumerate(shape) for index in range(count)]
