@@ -70,11 +70,11 @@ def test_restored_to_the_last_bit(dtype: Any, steps: int) -> None:
     """Seeds of dropout, too; and an optimizer that had made no step has no slots to be forgotten."""
     model = make(dtype=dtype)
     if steps:
-        fit(model, epochs=1)
+        fit(model, batch_size=24)
     state: Any = hvd_keras.elastic.KerasState(model, items=[1])
     wanted = content(model)
     for _ in range(2):
-        fit(model, epochs=1)
+        fit(model, batch_size=24)
         state.items.append(2)
         assert content(model) != wanted
         state.restore()
@@ -86,7 +86,7 @@ def test_a_commit_that_fails_midway_changes_nothing() -> None:
     model = make()
     state: Any = hvd_keras.elastic.KerasState(model, items=[1])
     wanted = content(model)
-    fit(model)
+    fit(model, batch_size=24)
     state.items.append(n for n in range(3))
     with pytest.raises(ValueError, match=r"KerasState\.items can't be copied"):
         state.commit()
@@ -159,6 +159,13 @@ def test_eager_errors_carry_the_advice() -> None:
 # ---- callbacks
 
 
+def small() -> Any:
+    """What is trained does not matter."""
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile(optimizer=keras.optimizers.SGD(0.01), loss="mse", run_eagerly=True)
+    return model
+
+
 class Noting:
     """A state that notes when it is committed."""
 
@@ -176,7 +183,7 @@ class Noting:
 def test_commits_every_so_many_batches_and_at_the_end_of_epochs() -> None:
     for every, wanted in ((1, 14), (2, 8), (4, 5), (100, 2)):
         state: Any = Noting()
-        fit(make(), hvd_keras.elastic.CommitStateCallback(state, batches_per_commit=every), epochs=2)
+        fit(small(), hvd_keras.elastic.CommitStateCallback(state, batches_per_commit=every), epochs=2)
         assert len(state.commits) == wanted
     for wrong in (0, -1, 1.5, "2", True):
         with pytest.raises(ValueError, match="batches_per_commit must be an integer > 0"):
@@ -187,7 +194,7 @@ def test_commits_every_so_many_batches_and_at_the_end_of_epochs() -> None:
 def test_the_batch_that_is_committed_is_the_one_that_was_trained(commits_first: bool) -> None:
     state: Any = Noting()
     callbacks = [hvd_keras.elastic.CommitStateCallback(state), hvd_keras.elastic.UpdateBatchStateCallback(state)]
-    fit(make(), *(callbacks if commits_first else callbacks[::-1]), epochs=1)
+    fit(small(), *(callbacks if commits_first else callbacks[::-1]), epochs=1)
     assert [batch for _, batch in state.commits[:6]] == [0, 1, 2, 3, 4, 5]
     assert state.batch == 0
 
@@ -230,7 +237,7 @@ def test_an_epoch_that_was_begun_is_shortened(batch: int, wanted: list[int], val
     counting = Batches()
     options = {"validation_data": (X, Y)} if validates else {}
     callbacks = [hvd_keras.elastic.UpdateBatchStateCallback(state), counting]
-    fit(make(), *callbacks, epochs=2, **options)
+    fit(small(), *callbacks, epochs=2, **options)
     assert counting.epochs == counting.steps == wanted
     assert state.batch == 0
 
@@ -238,14 +245,14 @@ def test_an_epoch_that_was_begun_is_shortened(batch: int, wanted: list[int], val
 def test_other_reasons_to_stop_are_heard() -> None:
     for order in (1, -1):
         counting = Batches(stop_after=1)
-        fit(make(), *[hvd_keras.elastic.UpdateBatchStateCallback(Noting(batch=3)), counting][::order], epochs=3)
+        fit(small(), *[hvd_keras.elastic.UpdateBatchStateCallback(Noting(batch=3)), counting][::order], epochs=3)
         assert counting.epochs == [3]
 
 
 def test_an_interrupt_leaves_fit_and_the_next_one_goes_on() -> None:
     state: Any = Noting()
     state.raises = 9
-    model, counting = make(), Batches()
+    model, counting = small(), Batches()
     elastic = hvd_keras.elastic
     callbacks = [
         elastic.CommitStateCallback(state), elastic.UpdateBatchStateCallback(state),
@@ -267,9 +274,9 @@ def test_epochs_are_counted_over_all_fits(counts_on: bool) -> None:
     update = hvd_keras.elastic.UpdateEpochStateCallback(state)
     for until in (2, 3, 3, 5):
         if counts_on:
-            fit(make(), update, initial_epoch=state.epoch, epochs=until)
+            fit(small(), update, initial_epoch=state.epoch, epochs=until)
         else:
-            fit(make(), update, epochs=until - state.epoch)
+            fit(small(), update, epochs=until - state.epoch)
         assert state.epoch == until
 
 

@@ -167,7 +167,7 @@ def check_run_meets_again_and_keeps_what_changed() -> None:
     assert called == [hvd.size()]
     assert (state.epoch, state.step) == (0, 5)
     assert sampler.processed_num == 10 * hvd.size()
-    assert_same(flat(model))
+    assert_same([p.tolist() for p in model.parameters()])  # running statistics are each rank's own
     assert_same([float(v) for s in optimizer.state_dict()["state"].values() for t in s.values() for v in t.flatten()])
 
 
@@ -212,6 +212,7 @@ def check_process_sets_are_there_after_a_reset() -> None:
     before = mine.process_set_id
     train(TorchState(step=0))
     assert mine.process_set_id == before == 2
+    hvd.barrier()  # a rank outside of the set would end the epoch of those inside
     hvd.shutdown()
     hvd.init()
 

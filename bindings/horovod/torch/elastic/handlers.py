@@ -13,6 +13,7 @@ import torch
 
 from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
+from horovod.torch.originals import share_state
 
 __all__ = [
     "ModelStateHandler",
@@ -152,6 +153,9 @@ def load_exactly(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> Non
         _refill(group, loaded)
     _refill(state, loaded_state)
     optimizer.param_groups, optimizer.state = groups, state
+    original = vars(optimizer).get("_original")
+    if original is not None:
+        share_state(optimizer, original)
 
 
 def _keep_dtypes(loaded: Any, saved: Any) -> None:
