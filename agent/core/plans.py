@@ -19,7 +19,7 @@ COOPERATIVE, PULL = 0, 1
 SEGMENT_ALIGN = 64
 NAMED_DEPTH, UNNAMED_DEPTH = 2, 1024
 MOST_ELEMENTS = 1 << 40
-MOST_DIRECT_BYTES, MOST_DIRECT_HOSTS = 64 << 10, 8  # beyond them the net's sums go around the ring
+MOST_DIRECT_BYTES, MOST_DIRECT_HOSTS = 64 << 10, 8  # beyond them sums of some hosts are rounded before others are added
 
 
 @dataclass(slots=True)
@@ -89,8 +89,8 @@ def block(plan: LocalPlan, local: tuple[int, ...], host_of: Sequence[int]) -> Pl
 def _shift(plan: LocalPlan, host_of: Sequence[int]) -> float:
     """A power of two that 16-bit sums are divided by before they are rounded, where they travel, and multiplied by at the end.
 
-    It keeps what is rounded below the largest input: the sum of a host's ranks and, around the ring, of all hosts but the
-    last, whose addition is followed by the postscale before anything is rounded.
+    It keeps what is rounded below the largest input: the sum of a host's ranks and, around the ring and by doubling, of all
+    hosts but the last, whose addition is followed by the postscale before anything is rounded.
     """
     if plan.signature.dtype not in SIXTEEN_BIT_FLOATS or len(plan.ranks) == len(plan.members):
         return 1.0
