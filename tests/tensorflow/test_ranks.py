@@ -17,7 +17,7 @@ pytestmark = [
 
 MODULES = (
     "checks_ops", "checks_tape", "checks_session", "checks_keras", "checks_callbacks", "checks_refusals", "checks_sets",
-    "checks_elastic", "checks_models",
+    "checks_elastic", "checks_models", "checks_adasum", "checks_sparse", "checks_rows", "checks_lifecycle",
 )  # fmt: skip
 
 
@@ -37,3 +37,16 @@ TORCH = ("checks_torch_backend", "checks_torch_elastic")
 @pytest.mark.parametrize("name", _cases(TORCH))
 def test_keras_on_the_torch_backend(topology: Slots, name: str) -> None:
     expect_passed(topology, TORCH, name, backend="torch")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
+@pytest.mark.parametrize("name", _cases(("checks_jax_backend",)))
+@pytest.mark.parametrize("topology", [(2,), pytest.param((1, 1), marks=slow)], indirect=True, ids=text_of)
+def test_keras_on_the_jax_backend(topology: Slots, name: str) -> None:
+    expect_passed(topology, ("checks_jax_backend",), name, backend="jax")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", _cases(("checks_memory",)))
+def test_memory(name: str) -> None:
+    expect_passed((2,), ("checks_memory",), name)

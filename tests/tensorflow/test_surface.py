@@ -17,77 +17,13 @@ tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 import horovod.keras as hvd_keras  # noqa: E402
 import horovod.tensorflow as hvd  # noqa: E402
 import horovod.tensorflow.keras as hvd_tf_keras  # noqa: E402
-from horovod.common.process_sets import global_process_set as PS  # noqa: E402
 from horovod.tensorflow import compression, mpi_ops  # noqa: E402
+from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager  # noqa: E402
+
+from tests.tensorflow import surface  # noqa: E402
+from tests.torch import surface as torch_surface  # noqa: E402
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(120)]
-
-NONE = hvd.Compression.none
-DEVICES = [("device_dense", ""), ("device_sparse", "")]
-FACTORS = [("prescale_factor", 1.0), ("postscale_factor", 1.0)]
-SCOPE = ("ignore_name_scope", False)
-SET = ("process_set", PS)
-TAPE = [
-    ("gradtape", ...), *DEVICES, ("compression", NONE), ("sparse_as_dense", False), ("op", hvd.Average),
-    ("gradient_predivide_factor", 1.0), ("num_groups", 0), ("groups", None), SET,
-]  # fmt: skip
-
-SIGNATURES: dict[str, list[tuple[str, Any]]] = {
-    "allreduce": [
-        ("tensor", ...), ("average", None), *DEVICES, ("compression", NONE), ("op", None), *FACTORS, ("name", None), SET,
-        SCOPE,
-    ],
-    "grouped_allreduce": [
-        ("tensors", ...), ("average", None), *DEVICES, ("compression", NONE), ("op", None), *FACTORS, SET, SCOPE,
-        ("name", None),
-    ],
-    "reducescatter": [
-        ("tensor", ...), ("device_dense", ""), ("compression", NONE), ("op", hvd.Average), ("name", None), SET, SCOPE,
-        *FACTORS,
-    ],
-    "grouped_reducescatter": [
-        ("tensors", ...), ("device_dense", ""), ("compression", NONE), ("op", hvd.Average), SET, *FACTORS,
-    ],
-    "allgather": [("tensor", ...), ("name", None), SCOPE, SET],
-    "grouped_allgather": [("tensors", ...), ("name", None), SCOPE, SET],
-    "broadcast": [("tensor", ...), ("root_rank", ...), ("name", None), SCOPE, SET],
-    "broadcast_": [("variables", ...), ("root_rank", ...), ("name", None), SET],
-    "alltoall": [("tensor", ...), ("splits", None), ("name", None), SCOPE, SET],
-    "join": [],
-    "size_op": [("process_set_id", 0), ("name", None)],
-    "process_set_included_op": [("process_set_id", 0), ("name", None)],
-    "rank_op": [("name", None)],
-    "broadcast_variables": [("variables", ...), ("root_rank", ...), SET, ("inplace", False)],
-    "broadcast_global_variables": [("root_rank", ...)],
-    "broadcast_object": [("obj", ...), ("root_rank", 0), ("session", None), ("name", None), SET],
-    "broadcast_object_fn": [("root_rank", 0), ("session", None), ("name", None), SET],
-    "allgather_object": [("obj", ...), ("session", None), ("name", None), SET],
-    "DistributedOptimizer": [
-        ("optimizer", ...), ("name", None), ("use_locking", False), *DEVICES, ("compression", NONE),
-        ("sparse_as_dense", False), ("backward_passes_per_step", 1), ("op", hvd.Average),
-        ("gradient_predivide_factor", 1.0), ("average_aggregated_gradients", False), ("num_groups", 0),
-        ("groups", None), SET, ("scale_local_gradients", True),
-    ],
-    "DistributedGradientTape": [*TAPE, ("scale_local_gradients", True)],
-    "PartialDistributedGradientTape": [*TAPE, ("local_layers", None), ("scale_local_gradients", True)],
-    "BroadcastGlobalVariablesHook": [("root_rank", ...), ("device", "")],
-}  # fmt: skip
-
-KERAS_SIGNATURES: dict[str, list[tuple[str, Any]]] = {
-    "DistributedOptimizer": [
-        ("optimizer", ...), ("name", None), *DEVICES, ("compression", NONE), ("sparse_as_dense", False),
-        ("gradient_predivide_factor", 1.0), ("op", hvd.Average), ("backward_passes_per_step", 1),
-        ("average_aggregated_gradients", False), ("num_groups", 0), ("groups", None), SET,
-        ("scale_local_gradients", True),
-    ],
-    "load_model": [
-        ("filepath", ...), ("custom_optimizers", None), ("custom_objects", None), ("compression", NONE),
-        ("legacy_opts", False),
-    ],
-    "allreduce": [
-        ("value", ...), ("name", None), ("average", None), *FACTORS, ("op", None), ("compression", None),
-    ],
-}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -98,55 +34,51 @@ def alone() -> Iterator[None]:
     hvd.shutdown()
 
 
-def parameters(function: Any) -> list[tuple[str, Any]]:
-    found = inspect.signature(function).parameters.values()
-    return [(p.name, ... if p.default is inspect.Parameter.empty else p.default) for p in found]
+def _default(value: object) -> str:
+    known = {id(hvd.global_process_set): "PS", id(hvd.Compression.none): "none"}
+    return known.get(id(value), repr(value))
 
 
-@pytest.mark.parametrize("name", SIGNATURES)
-def test_signature(name: str) -> None:
-    assert parameters(getattr(hvd, name)) == SIGNATURES[name]
+def _shown(called: Any) -> list[str]:
+    """Arguments as the catalogue writes them: defaults, but no types."""
+    kinds = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    return [
+        kinds.get(p.kind, "") + p.name + ("" if p.default is inspect.Parameter.empty else f"={_default(p.default)}")
+        for p in inspect.signature(called).parameters.values()
+    ]
 
 
-@pytest.mark.parametrize("name", KERAS_SIGNATURES)
-def test_keras_signature(name: str) -> None:
-    assert parameters(getattr(hvd_tf_keras, name)) == KERAS_SIGNATURES[name]
+def _listed(module: str, name: str) -> list[str]:
+    text = surface.CHANGED.get((module, name), surface.SURFACE[module][name])
+    return text.replace("=Average", "=0").replace("=Sum", "=1").split(", ") if text else []
+
+
+def test_signatures() -> None:
+    """Of every function and class that Horovod has, in the modules where it has them."""
+    listed = {(module, name): _listed(module, name) for module, names in surface.SURFACE.items() for name in names}
+    shown = {(module, name): _shown(getattr(importlib.import_module(module), name)) for module, name in listed}
+    assert shown == listed
+    assert set(surface.CHANGED) <= set(listed)
 
 
 def test_names() -> None:
-    for module in (hvd, hvd_keras, hvd_tf_keras, mpi_ops, hvd_keras.callbacks, hvd_tf_keras.callbacks):
-        assert all(hasattr(module, name) for name in module.__all__)
-    assert {"Adasum", "PartialDistributedOptimizer"} <= set(hvd_keras.__all__)
-    assert {"ProcessSet", "add_process_set", "remove_process_set"} <= set(hvd_tf_keras.__all__)
-    assert {"_basics", "handle_average_backwards_compatibility"} <= set(vars(mpi_ops))
+    for module, names in surface.NAMES.items():
+        loaded = importlib.import_module(module)
+        assert not [name for name in names if not hasattr(loaded, name)], module
+        public = {name for name in (*names, *surface.SURFACE[module]) if not name.startswith("_")}
+        assert public <= set(loaded.__all__), module
+    for module in surface.SURFACE:
+        loaded = importlib.import_module(module)
+        assert all(hasattr(loaded, name) for name in loaded.__all__), module
+    assert {name: getattr(hvd, name) for name in torch_surface.CONSTANTS} == torch_surface.CONSTANTS
     assert issubclass(hvd.Compression.fp16, compression.Compressor)
+    assert mpi_ops._basics._get_process_set_ids_and_ranks() == {0: [0]}
 
 
-ELASTIC: dict[str, dict[str, list[tuple[str, Any]]]] = {
-    "horovod.tensorflow.elastic": {
-        "run": [("func", ...)],
-        "TensorFlowState": [("variables", None), ("session", None), ("kwargs", ...)],
-        "TensorFlowKerasState": [("model", ...), ("optimizer", None), ("backend", None), ("kwargs", ...)],
-    },
-    **{
-        f"horovod.{name}.elastic": {
-            "run": [("func", ...)],
-            "KerasState": [("model", ...), ("optimizer", None), ("kwargs", ...)],
-            "CommitStateCallback": [("state", ...), ("batches_per_commit", 1)],
-            "UpdateBatchStateCallback": [("state", ...)],
-            "UpdateEpochStateCallback": [("state", ...)],
-        }
-        for name in ("keras", "tensorflow.keras")
-    },
-}
-
-
-@pytest.mark.parametrize("module", ELASTIC)
+@pytest.mark.parametrize("module", [name for name in surface.SURFACE if name.endswith(".elastic")])
 def test_elastic_names(module: str) -> None:
     loaded = importlib.import_module(module)
-    assert sorted(loaded.__all__) == sorted(ELASTIC[module])
-    for name, expected in ELASTIC[module].items():
-        assert parameters(getattr(loaded, name)) == expected, name
+    assert sorted(loaded.__all__) == sorted(surface.SURFACE[module])
     assert importlib.import_module(module.removesuffix(".elastic")).elastic is loaded
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
         _ = loaded.nonsense
@@ -211,6 +143,92 @@ def test_helpers_that_other_packages_import() -> None:
     assert hvd._IS_TF2
 
 
+def doubled(grads: Any, variables: Any) -> list[Any]:
+    """Stands for a reduction."""
+    return [grad * 2.0 for grad in grads]
+
+
+@pytest.mark.parametrize("average", [False, True])
+@pytest.mark.parametrize("traced", [False, True])
+def test_the_eager_helper_of_several_passes(average: bool, traced: bool) -> None:
+    """Row S27: the reduction in the third pass, sums that start anew, updates after it alone."""
+    helper = LocalGradientAggregationHelperEager(3, doubled, False, average)
+    shared, mine, unused = (tf.Variable([0.0]) for _ in range(3))
+    helper.register_local_var(mine)
+    variables, applied = [shared, mine, unused], tf.Variable(0)
+
+    def one_pass(grad: Any) -> Any:
+        grads = helper.compute_gradients([grad, grad, None], variables)
+        helper.apply_gradients(lambda: applied.assign_add(1), None)
+        return grads[:2]
+
+    run = tf.function(one_pass) if traced else one_pass
+    for turn in range(2):
+        for number in (1, 2, 3):
+            got = [g.numpy().tolist() for g in run(tf.constant([float(number)]))]
+            assert int(helper.counter) == number % 3
+            assert int(applied) == turn + (number == 3)
+        total = 6.0 / (3 if average else 1)
+        assert got == [[2 * total], [total]]
+
+
+def test_the_helper_of_several_passes_in_a_session() -> None:
+    v1 = tf.compat.v1
+    with tf.Graph().as_default():
+        kind = hvd.LocalGradientAggregationHelper.OPTIMIZER_TYPE_LEGACY
+        helper = hvd.LocalGradientAggregationHelper(2, doubled, False, True, 0, kind, name="test")
+        shared, mine = v1.get_variable("shared", initializer=[0.0]), v1.get_variable("mine", initializer=[0.0])
+        helper.register_local_var(mine)
+        fed = v1.placeholder(tf.float32, [1])
+        grads = helper.compute_gradients([fed, fed], [shared, mine])
+        update = helper.apply_gradients(
+            lambda: shared.assign(grads[0]).op, None, zip(grads, [shared, mine], strict=True)
+        )
+        with v1.Session() as session:
+            session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+            for number, expected in [(1.0, 0.0), (3.0, 4.0), (5.0, 4.0), (7.0, 12.0)]:
+                session.run(update, {fed: [number]})
+                assert session.run(shared).tolist() == [expected]
+            assert int(session.run(helper.counter)) == 4
+        assert next(v.name for v in v1.local_variables()) == "aggregation_variables_test0/aggregation_counter:0"
+    with pytest.raises(ValueError, match="needs a graph"):
+        helper.compute_gradients([tf.ones(1)], [tf.Variable([0.0])])
+
+
+def test_counters_of_passes_can_be_read() -> None:
+    w = tf.keras.Variable([0.0])
+    optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(1.0), backward_passes_per_step=3)
+    seen = []
+    for _ in range(4):
+        optimizer.apply([tf.constant([1.0])], [w])
+        seen.append(int(optimizer._agg_helper.counter))
+    assert seen == [1, 2, 0, 1]
+    assert hvd.DistributedOptimizer(tf.keras.optimizers.SGD(1.0))._agg_helper is None
+
+
+def test_a_gradient_that_comes_in_one_pass_only_is_applied_once() -> None:
+    a, b = tf.keras.Variable([0.0]), tf.keras.Variable([0.0])
+    optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(1.0), backward_passes_per_step=2)
+    optimizer.build([a, b])
+    one = tf.constant([1.0])
+    for grads in ([one, one], [None, one], [None, one], [one, None]):
+        optimizer.apply(grads, [a, b])
+    assert (a.numpy().tolist(), b.numpy().tolist()) == ([-2.0], [-3.0])
+    optimizer.apply([one, one + 1.0], [b, a])  # in another order
+    optimizer.apply([one, one], [a, b])
+    assert (a.numpy().tolist(), b.numpy().tolist()) == ([-5.0], [-5.0])
+
+
+def test_names_with_an_underscore_work() -> None:
+    x = tf.constant([[1.0, 2.0]])
+    for call in (hvd._allreduce, hvd._reducescatter, hvd._allreduce_cond, mpi_ops._allreduce):
+        assert call(x).numpy().tolist() == [[1.0, 2.0]]
+    for several in (hvd._grouped_allreduce, hvd._grouped_reducescatter):
+        assert [t.numpy().tolist() for t in several([x, x])] == [[[1.0, 2.0]]] * 2
+    reduce = hvd._make_allreduce_grads_fn("name", "", "", hvd.Compression.none, False, hvd.Average, 1.0, None)
+    assert reduce([x, None], [tf.Variable(x), tf.Variable(x)]) == [x, None]
+
+
 def test_check_build_knows_the_frameworks() -> None:
     from horovod.runner.check_build import report_lines
 
@@ -252,13 +270,20 @@ def test_imports_without_tensorflow_name_the_extra() -> None:
 
 
 def test_other_backends_of_keras_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keras.backend.backend", lambda: "jax")
+    monkeypatch.setattr("keras.backend.backend", lambda: "openvino")
     with pytest.raises(
-        ValueError, match=r"backend 'jax' here, for which Horovod can't reduce gradients: set KERAS_BACKEND"
+        ValueError, match=r"backend 'openvino' here, for which Horovod can't reduce gradients: set KERAS_BACKEND"
     ):
         hvd_keras.DistributedOptimizer(tf.keras.optimizers.SGD())
-    with pytest.raises(ValueError, match="KERAS_BACKEND=torch"):
+    with pytest.raises(ValueError, match="tensorflow, torch or jax before"):
         hvd_keras.allreduce(1.0)
+
+
+def test_optimizers_of_keras_2_are_refused() -> None:
+    old = type("SGD", (), {"__module__": "tf_keras.src.optimizers.sgd"})()
+    for wrap in (hvd.DistributedOptimizer, hvd_keras.DistributedOptimizer, hvd_tf_keras.DistributedOptimizer):
+        with pytest.raises(ValueError, match=r"not the SGD of Keras 2 \(tf_keras\): use Keras 3, without TF_USE"):
+            wrap(old)
 
 
 def test_torch_and_tensorflow_do_not_load_each_other() -> None:

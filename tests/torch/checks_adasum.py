@@ -11,32 +11,14 @@ from typing import Any
 
 import horovod.torch as hvd
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 
-Vector = npt.NDArray[np.float64]
+from tests.torch.adasum import Vector, combine
 
 
 def ranks() -> range:
     return range(hvd.size())
-
-
-def pair(a: Vector, b: Vector) -> Vector:
-    dot, aa, bb = a @ b, a @ a, b @ b
-    combined: Vector = a * (1 - dot / (2 * aa) if aa else 1) + b * (1 - dot / (2 * bb) if bb else 1)
-    return combined
-
-
-def combine(vectors: list[Vector]) -> Vector:
-    """The definition, arXiv 2006.02924, with what is beyond a power of two folded in before."""
-    power = 1 << (len(vectors).bit_length() - 1)
-    for index, beyond in enumerate(vectors[power:]):
-        vectors[index] = pair(vectors[index], beyond)
-    vectors = vectors[:power]
-    while len(vectors) > 1:
-        vectors = [pair(a, b) for a, b in zip(vectors[::2], vectors[1::2], strict=True)]
-    return vectors[0]
 
 
 def of_rank(rank: int, count: int, turn: int = 0) -> Vector:

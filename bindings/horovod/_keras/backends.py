@@ -10,11 +10,16 @@ import keras
 
 from horovod.common.exceptions import UsageError
 
-__all__ = ["array_of", "backend_name", "binding", "eagerly", "reducer"]
+__all__ = ["array_of", "backend_name", "binding", "dense", "divided", "eagerly", "reducer"]
 
 Reducer = Callable[[Sequence[Any], Sequence[str], Any, Any], list[Any]]
 
-_BINDINGS = {"tensorflow": "horovod.tensorflow", "torch": "horovod.torch"}
+_BINDINGS = {"tensorflow": "horovod.tensorflow", "torch": "horovod.torch", "jax": "horovod._keras.jax_binding"}
+_REDUCERS = {
+    "tensorflow": "horovod.tensorflow.buckets",
+    "torch": "horovod._keras.torch_gradients",
+    "jax": "horovod._keras.jax_gradients",
+}
 
 
 def backend_name() -> str:
@@ -22,8 +27,8 @@ def backend_name() -> str:
     name = str(keras.backend.backend())
     if name not in _BINDINGS:
         raise UsageError(
-            f"Keras runs on the backend {name!r} here, for which Horovod can't reduce gradients: set "
-            "KERAS_BACKEND=tensorflow or KERAS_BACKEND=torch before keras is imported."
+            f"Keras runs on the backend {name!r} here, for which Horovod can't reduce gradients: set KERAS_BACKEND to "
+            "tensorflow, torch or jax before keras is imported."
         )
     return name
 
@@ -35,10 +40,7 @@ def binding() -> Any:
 
 def reducer() -> Reducer:
     """What reduces a list of gradients of this backend: (gradients, names, settings, groups) -> gradients."""
-    if backend_name() == "tensorflow":
-        reduce: Reducer = importlib.import_module("horovod.tensorflow.buckets").reduce_gradients
-        return reduce
-    reduce = importlib.import_module("horovod._keras.torch_gradients").reduce_gradients
+    reduce: Reducer = importlib.import_module(_REDUCERS[backend_name()]).reduce_gradients
     return reduce
 
 
@@ -47,6 +49,22 @@ def array_of(variable: Any) -> Any:
     if backend_name() == "tensorflow":
         return variable.numpy()  # Keras's own conversion warns, with NumPy 2, of how TensorFlow makes arrays
     return keras.ops.convert_to_numpy(variable)
+
+
+def dense(grad: Any) -> Any:
+    """The gradient as a dense tensor: TensorFlow's come as IndexedSlices where few rows are meant."""
+    if backend_name() != "tensorflow":
+        return grad
+    import tensorflow as tf
+
+    return tf.convert_to_tensor(grad)
+
+
+def divided(grad: Any, number: int) -> Any:
+    """The gradient divided by this number; None stays None."""
+    if backend_name() == "tensorflow":
+        return importlib.import_module("horovod.tensorflow.settings").divided(grad, number)
+    return grad if grad is None or number == 1 else grad / number
 
 
 def eagerly() -> Any:

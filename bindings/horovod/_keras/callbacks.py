@@ -205,7 +205,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
         momentum = getattr(self.model.optimizer, "momentum", None)
         if not self.momentum_correction or not momentum or not old or old == new:
             return
-        if backend_name() == "tensorflow" and not self.model.run_eagerly:
+        if backend_name() != "torch" and not self.model.run_eagerly:
             self._warn_of_graphs()
             return
         self._kept_momentum = momentum

@@ -10,6 +10,7 @@ Whichever of two is wrapped, the outer one reduces; ranks that decided alone wou
 
 from __future__ import annotations
 
+import importlib
 import sys
 import warnings
 import zlib
@@ -20,10 +21,10 @@ from typing import Any
 import keras
 
 from horovod._keras.accumulation import Accumulation
-from horovod._keras.backends import eagerly, reducer
+from horovod._keras.backends import backend_name, divided, eagerly, reducer
 from horovod.common.array_signatures import require_client
 from horovod.common.exceptions import HorovodInternalError, UsageError
-from horovod.common.gradients import GradientSettings, Groups, reduces
+from horovod.common.gradients import GradientSettings, Groups, kind_of, reduces
 from horovod.common.objects import allgather_pickled
 
 __all__ = ["OptimizerSettings", "distribute", "is_distributed", "is_same_variable", "passes_variables"]
@@ -73,6 +74,14 @@ class _Distributed:
         state: _State = self.__dict__.setdefault("_hvd_state", _State())
         return state
 
+    @property
+    def _agg_helper(self) -> Accumulation | None:
+        """What sums up the gradients of several passes; its ``counter`` has the passes since the last step."""
+        state, settings = self._hvd(), self._hvd_settings
+        if state.accumulation is None and settings.passes > 1:
+            state.accumulation = Accumulation(settings.passes, settings.average_aggregated)
+        return state.accumulation
+
     def register_local_var(self, var: Any) -> None:
         """The gradient of this variable stays on this rank, divided by the set's size where that is asked for."""
         self._hvd().local.append(var)
@@ -96,20 +105,22 @@ class _Distributed:
         variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)  # type: ignore[attr-defined]
         if not state.checked and variables:
             state.checked = True
-            _warn_of_different_starts(variables, settings.gradients)
-        if settings.passes > 1 and grads:
-            return self._hvd_collect(grads, variables)
-        return self._hvd_apply(grads, variables)
-
-    def _hvd_collect(self, grads: list[Any], variables: list[Any]) -> None:
-        """One pass of several: sums up, and applies with the last one."""
-        state, settings = self._hvd(), self._hvd_settings
+            _compare_starts(variables, settings.gradients, self._iterations)  # type: ignore[attr-defined]
+        helper = self._agg_helper
+        if helper is None or not grads:
+            return self._hvd_apply(grads, variables)
         if not self.built:  # type: ignore[attr-defined]
             with eagerly():
                 self.build(variables)  # type: ignore[attr-defined]
-        if state.accumulation is None:
-            state.accumulation = Accumulation(variables, settings.passes, settings.average_aggregated)
-        state.accumulation.add(grads, variables, self._hvd_apply)
+        # One pass of several: sums up, and applies with the last one.
+        helper.add(grads, variables, self._hvd_apply)
+        return None
+
+    def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
+        """As in Keras; a LossScaleOptimizer decides here, without ``apply``, by gradients that are reduced already."""
+        if hasattr(self, "inner_optimizer") and not self._hvd().is_inner:
+            grads = self._hvd_reduce(list(grads), self._trainable_variables)  # type: ignore[attr-defined]
+        return super().stateless_apply(optimizer_variables, grads, trainable_variables)  # type: ignore[misc]
 
     def _hvd_apply(self, grads: list[Any], variables: list[Any]) -> None:
         state = self._hvd()
@@ -150,10 +161,10 @@ class _Distributed:
         results = list(grads)
         for position, grad in zip(shared, reduced, strict=True):
             results[position] = grad
-        members = settings.gradients.process_set.size() or 1
+        members = (settings.gradients.process_set.size() or 1) if settings.scale_local else 1
         for position, grad in enumerate(grads):
-            if is_local[position] and grad is not None and settings.scale_local:
-                results[position] = grad / members
+            if is_local[position]:
+                results[position] = divided(grad, members)
         return results
 
 
@@ -170,31 +181,38 @@ def _by_position(groups: Any, variables: Sequence[Any]) -> Groups:
     ]
 
 
-def _fingerprint(variables: Sequence[Any]) -> int:
-    value = 0
-    for variable in variables:
-        value = zlib.crc32(keras.ops.convert_to_numpy(variable).tobytes(), value)
-    return value
-
-
-def _warn_of_different_starts(variables: Sequence[Any], settings: GradientSettings) -> None:
+def _compare_starts(variables: Sequence[Any], settings: GradientSettings, iterations: Any) -> None:
     """Once, before the first update: ranks that start with different weights never get equal ones by averaging."""
     if not reduces(settings):
         return
+
+    def compare(arrays: Sequence[Any]) -> None:
+        mine = 0
+        for array in arrays:
+            mine = zlib.crc32(array.tobytes(), mine)
+        if len(set(allgather_pickled(require_client(), mine, "gradients.start", settings.process_set))) > 1:
+            _warn_of_different_starts()
+
+    if backend_name() == "jax":
+        values = [keras.ops.convert_to_tensor(variable) for variable in variables]
+        once = importlib.import_module("horovod._keras.jax_gradients").call_host_once
+        once(compare, values, keras.ops.convert_to_tensor(iterations))
+        return
     with eagerly():
         try:
-            mine = _fingerprint(variables)
+            compare([keras.ops.convert_to_numpy(variable) for variable in variables])
         except NotImplementedError:
             return  # variables that a traced function gets as arguments have no values yet
-        values = allgather_pickled(require_client(), mine, "gradients.start", settings.process_set)
-    if len(set(values)) > 1:
-        warnings.warn(
-            "The ranks' weights differ before the first update, and averaging gradients does not make them equal. Give "
-            "hvd.callbacks.BroadcastGlobalVariablesCallback(0) to fit(), or call hvd.broadcast_variables(variables, 0) "
-            "before the first step (after it is too late for that step only: then this can be ignored).",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+
+
+def _warn_of_different_starts() -> None:
+    warnings.warn(
+        "The ranks' weights differ before the first update, and averaging gradients does not make them equal. Give "
+        "hvd.callbacks.BroadcastGlobalVariablesCallback(0) to fit(), or call hvd.broadcast_variables(variables, 0) "
+        "before the first step (after it is too late for that step only: then this can be ignored).",
+        RuntimeWarning,
+        stacklevel=4,
+    )
 
 
 def is_distributed(optimizer: Any) -> bool:
@@ -211,7 +229,7 @@ def passes_variables(optimizer: Any) -> list[Any]:
 def distribute(optimizer: Any, settings: OptimizerSettings) -> Any:
     """Makes this optimizer a distributed one, and returns it."""
     if not isinstance(optimizer, keras.optimizers.Optimizer):
-        raise UsageError(f"DistributedOptimizer wraps a Keras optimizer, not {type(optimizer).__name__}.")
+        raise UsageError(f"DistributedOptimizer wraps a Keras optimizer, not {kind_of(optimizer)}.")
     if is_distributed(optimizer):
         raise UsageError("This optimizer is a DistributedOptimizer already; wrapping it twice would reduce twice.")
     inner = getattr(optimizer, "inner_optimizer", None)

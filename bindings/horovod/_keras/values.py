@@ -16,7 +16,7 @@ from horovod.common.arrays import broadcast_arrays
 from horovod.common.calls import set_id_of
 from horovod.common.checks import check_root
 from horovod.common.exceptions import UsageError
-from horovod.common.gradients import check_groups, make_settings, plain_name
+from horovod.common.gradients import check_groups, check_passes, make_settings, plain_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.types import ReduceOp
 
@@ -121,12 +121,18 @@ def wrap(
     """The optimizer, made a distributed one; ValueError for arguments that contradict each other."""
     backend_name()
     if op not in (_AVERAGE, _SUM):
-        raise UsageError(f"DistributedOptimizer: only op=Average and op=Sum can be used with Keras, not op={op!r}.")
-    if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
-        raise UsageError(f"backward_passes_per_step must be an integer > 0, not {passes!r}.")
+        raise UsageError(
+            f"DistributedOptimizer: only op=Average and op=Sum can be used with Keras, not op={op!r}. "
+            "hvd.DistributedGradientTape(tape, op=...) reduces gradients in other ways."
+        )
+    if passes != 1 and backend_name() == "jax":
+        raise UsageError(
+            "backward_passes_per_step can't be used on the jax backend, whose steps keep no sums of ours: give the optimizer "
+            "gradient_accumulation_steps instead."
+        )
     chosen = compression or binding().Compression.none
     gradients = make_settings(chosen, op, predivide, sparse_as_dense, process_set, "DistributedOptimizer")
-    settings = OptimizerSettings(gradients, check_groups(groups), passes, average_aggregated, scale_local)
+    settings = OptimizerSettings(gradients, check_groups(groups), check_passes(passes), average_aggregated, scale_local)
     return distribute(optimizer, settings)
 
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from horovod.common.adasum import Combination, spans_hosts, start_combination
 from horovod.common.array_signatures import by_dtype, make_signature, members_of, require_client
 from horovod.common.calls import clean_splits, rows_of, wait_all
 from horovod.common.exceptions import MismatchError
-from horovod.common.types import Client, CollectiveKind, Op, PullOp
+from horovod.common.types import Client, CollectiveKind, Op, PullOp, ReduceOp
 
 __all__ = [
     "Array",
@@ -86,7 +87,9 @@ def _output_of(client: Client, array: Array) -> tuple[Array, Array]:
 def reduce_arrays(
     arrays: Sequence[Array], name: str | None, op: int, factors: Factors, set_id: int, group: bool = False
 ) -> list[Array]:
-    """The reductions of all arrays, one operation for each dtype."""
+    """The reductions of all arrays, one operation for each dtype; for Adasum one for each array."""
+    if op == ReduceOp.ADASUM:
+        return _combine_arrays(arrays, name, factors, set_id)
     client = require_client()
     outputs: list[Any] = [None] * len(arrays)
     ops: list[Op] = []
@@ -108,12 +111,35 @@ def reduce_arrays(
     return outputs
 
 
+def _combine_arrays(arrays: Sequence[Array], name: str | None, factors: Factors, set_id: int) -> list[Array]:
+    """Adasum: a vector is combined as a whole, and none with another one that happens to be in the call."""
+    client, adasum = require_client(), int(ReduceOp.ADASUM)
+    outputs: list[Array] = []
+    ops: list[Op | Combination] = []
+    for part, array in enumerate(arrays):
+        named = f"{name}.{part}" if name and part else name
+        called = _called("adasum", name, part)
+        if spans_hosts():
+            target = _aligned(array.shape, array.dtype)
+            ops.append(start_combination(array, target, named, called, factors, set_id))
+        else:
+            source, target = _output_of(client, array)
+            signature = make_signature(
+                CollectiveKind.ALLREDUCE, named, array.dtype, (array.shape,), set_id, adasum, factors
+            )
+            buffers = [(_address(source), _address(target), source.nbytes)]
+            ops.append(client.reduce(signature, buffers, blocking=len(arrays) == 1, keep=(array, source), name=called))
+        outputs.append(target)
+    wait_all(ops)
+    return outputs
+
+
 class Bucket:
     """Gradients that are being reduced: one span of the arena."""
 
     __slots__ = ("_array", "_op")
 
-    def __init__(self, op: Op, array: Array) -> None:
+    def __init__(self, op: Op | Combination, array: Array) -> None:
         self._op = op
         self._array = array
 
@@ -132,6 +158,9 @@ def start_bucket(
     """Copies flat arrays of one dtype, one behind the other, and starts their reduction."""
     client, dtype = require_client(), arrays[0].dtype
     count = sum(array.size for array in arrays)
+    if op == ReduceOp.ADASUM and spans_hosts():
+        source, output = np.concatenate([array.reshape(-1) for array in arrays]), _aligned((count,), dtype)
+        return Bucket(start_combination(source, output, name, None, factors, set_id), output)
     bucket, start = _in_arena(client, (count,), dtype), 0
     for array in arrays:
         bucket[start : start + array.size] = array.reshape(-1)

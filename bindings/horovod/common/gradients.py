@@ -18,7 +18,17 @@ from horovod.common.objects import allgather_pickled
 from horovod.common.process_sets import ProcessSet
 from horovod.common.types import ReduceOp
 
-__all__ = ["GradientSettings", "Groups", "agree_on", "check_groups", "make_settings", "plain_name", "reduces"]
+__all__ = [
+    "GradientSettings",
+    "Groups",
+    "agree_on",
+    "check_groups",
+    "check_passes",
+    "kind_of",
+    "make_settings",
+    "plain_name",
+    "reduces",
+]
 
 # Lists of gradients that all ranks of a set have agreed on in this epoch.
 _agreed: set[tuple[int, str]] = set()
@@ -94,6 +104,21 @@ def check_groups(groups: Any) -> Any:
     raise UsageError(f"groups should be a positive integer or a list of lists of variables, not {groups!r}.")
 
 
+def check_passes(passes: Any) -> int:
+    """How many passes a step has; UsageError for what is no number above 0."""
+    if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
+        raise UsageError(f"backward_passes_per_step must be an integer > 0, not {passes!r}.")
+    return passes
+
+
+def kind_of(optimizer: object) -> str:
+    """What messages call an optimizer that can't be wrapped; with advice for those of Keras 2."""
+    kind = type(optimizer)
+    if kind.__module__.partition(".")[0] == "tf_keras":
+        return f"the {kind.__name__} of Keras 2 (tf_keras): use Keras 3, without TF_USE_LEGACY_KERAS"
+    return kind.__name__
+
+
 def _check_compression(compression: object, what: str) -> None:
     if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
         raise UsageError(
@@ -116,6 +141,4 @@ def make_settings(
         raise UsageError(f"gradient_predivide_factor must be above 0, not {predivide}.")
     if op == ReduceOp.ADASUM and set_id_of(process_set) != 0:
         raise NotImplementedError("Adasum does not support non-global process sets yet.")
-    if op == ReduceOp.ADASUM and require_client().local_size != require_client().size:
-        raise NotImplementedError(f"{what}: Adasum works on the ranks of one host only here.")
     return GradientSettings(compression, op, float(predivide), sparse_as_dense, process_set)

@@ -1,4 +1,4 @@
-"""Horovod for Keras 3 on the tensorflow or torch backend: ``import horovod.keras as hvd``."""
+"""Horovod for Keras 3 on the tensorflow, torch or jax backend: ``import horovod.keras as hvd``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         f"horovod.keras needs Keras and the framework of its backend; {error.name} is not installed here: "
         "pip install 'hvd[tensorflow]', or pip install keras torch and set KERAS_BACKEND=torch. "
-        "Gradients can be reduced on the backends tensorflow and torch.",
+        "Gradients can be reduced on the backends tensorflow, torch and jax.",
         name=error.name,
     ) from error
 

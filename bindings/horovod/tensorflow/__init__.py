@@ -24,6 +24,7 @@ from horovod.tensorflow.functions import (
     broadcast_object_fn,
     broadcast_variables,
 )
+from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
 from horovod.tensorflow.mpi_ops import (
     Adasum,
     Average,
@@ -82,6 +83,14 @@ from horovod.tensorflow.mpi_ops import (
 from horovod.tensorflow.optimizer import DistributedOptimizer
 from horovod.tensorflow.session import BroadcastGlobalVariablesHook
 from horovod.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
+from horovod.tensorflow.underscored import (  # noqa: F401
+    _allreduce,
+    _allreduce_cond,
+    _grouped_allreduce,
+    _grouped_reducescatter,
+    _make_allreduce_grads_fn,
+    _reducescatter,
+)
 
 __all__ = [
     "Adasum",
@@ -91,6 +100,7 @@ __all__ = [
     "DistributedGradientTape",
     "DistributedOptimizer",
     "HorovodInternalError",
+    "LocalGradientAggregationHelper",
     "Max",
     "Min",
     "PartialDistributedGradientTape",

@@ -29,6 +29,7 @@ from horovod.common.exceptions import (
 )
 
 __all__ = [
+    "HorovodAbortedError",
     "HorovodFailedPreconditionError",
     "HorovodInvalidArgumentError",
     "HorovodUnknownError",
@@ -55,6 +56,10 @@ class HorovodUnknownError(tf.errors.UnknownError, HorovodInternalError):  # type
 
 class HorovodInvalidArgumentError(tf.errors.InvalidArgumentError, UsageError):  # type: ignore[misc]
     """This call is wrong; nothing was sent."""
+
+
+class HorovodAbortedError(tf.errors.AbortedError, HorovodInternalError):  # type: ignore[misc]
+    """This collective can't do what was asked for; nothing was sent."""
 
 
 _PRECONDITIONS = (MismatchError, NotWhileJoinedError, NotInitializedError)

@@ -13,7 +13,7 @@ a model that one rank builds besides changes nothing.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.common.gradients import GradientSettings, Groups, agree_on, plain_name, reduces
 from horovod.common.types import ReduceOp
 from horovod.tensorflow.bridge import array_of, check_status, refuse_xla, status_of, translated
-from horovod.tensorflow.reduce_ops import allreduce
+from horovod.tensorflow.sparse import check_sparse, reduce_slices
 
 __all__ = ["reduce_gradients"]
 
@@ -62,22 +62,34 @@ def reduce_gradients(
     grads: Sequence[Any], names: Sequence[str], settings: GradientSettings, groups: Groups = None
 ) -> list[Any]:
     """The gradients, reduced over the ranks of the set; None stays None, and must be None on all ranks."""
+    if not grads or not reduces(settings):
+        return list(grads)
+    clean = [plain_name(name) for name in names]
+    sparse = {p: g for p, g in enumerate(grads) if isinstance(g, tf.IndexedSlices) and not settings.sparse_as_dense}
+    dense = [p for p, g in enumerate(grads) if g is not None and p not in sparse]
+    pieces = [_Piece(p, *settings.compression.compress(tf.convert_to_tensor(grads[p]))) for p in dense]
+    described = {piece.position: _described(piece, clean) for piece in pieces}
+    described.update({p: f"{clean[p]!r} (sparse {slices.dtype.name})" for p, slices in sparse.items()})
+    identity = agree_on([described[position] for position in sorted(described)], settings)
     results = list(grads)
-    if not reduces(settings):
-        return results
-    pieces = []
-    for position, grad in enumerate(grads):
-        if isinstance(grad, tf.IndexedSlices) and not settings.sparse_as_dense:
-            results[position] = allreduce(
-                grad, op=settings.op, name=None, compression=settings.compression, process_set=settings.process_set
-            )
-        elif grad is not None:
-            pieces.append(_Piece(position, *settings.compression.compress(tf.convert_to_tensor(grad))))
-    if pieces:
-        clean = [plain_name(name) for name in names]
-        for piece, tensor in _reduce_pieces(pieces, clean, settings, groups):
-            results[piece.position] = settings.compression.decompress(tensor, piece.context)
+    for piece, tensor in _reduce_pieces(pieces, clean, identity, settings, groups) if pieces else ():
+        results[piece.position] = settings.compression.decompress(tensor, piece.context)
+    # After the buckets, so that in a session's graph, which has no order, only one host call at a time waits for others.
+    with tf.control_dependencies([results[position] for position in dense]):
+        for position, slices in _reduce_sparse(sparse, identity, settings):
+            results[position] = slices
     return results
+
+
+def _reduce_sparse(sparse: dict[int, Any], identity: str, settings: GradientSettings) -> Iterable[tuple[int, Any]]:
+    if not sparse:
+        return ()
+    check_sparse(
+        settings.op, (1.0, 1.0), "DistributedGradientTape and DistributedOptimizer without sparse_as_dense=True"
+    )
+    name = f"gradients.{identity}.sparse"
+    reduced = reduce_slices(list(sparse.values()), name, settings.op, settings.process_set, settings.compression)
+    return zip(sparse, reduced, strict=True)
 
 
 def _cut(pieces: Sequence[_Piece], groups: Groups) -> list[list[_Piece]]:
@@ -128,12 +140,11 @@ def _described(piece: _Piece, names: Sequence[str]) -> str:
 
 
 def _reduce_pieces(
-    pieces: Sequence[_Piece], names: Sequence[str], settings: GradientSettings, groups: Groups
+    pieces: Sequence[_Piece], names: Sequence[str], identity: str, settings: GradientSettings, groups: Groups
 ) -> list[tuple[_Piece, Any]]:
     if settings.op == ReduceOp.ADASUM:  # combines tensors, not what happens to be packed together
         groups = [[piece.position] for piece in pieces]
     buckets = [_parts(run) for run in _cut(pieces, groups)]
-    identity = agree_on([_described(piece, names) for piece in pieces], settings)
     factors = 1.0 / settings.predivide, float(settings.predivide)
     set_id = set_id_of(settings.process_set)
     starters = []

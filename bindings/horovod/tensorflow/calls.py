@@ -9,7 +9,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.common.array_signatures import require_client
 from horovod.common.arrays import Factors
 from horovod.common.calls import set_id_of
 from horovod.common.checks import check_factor, check_op
@@ -102,8 +101,5 @@ def check_reduction(
 def _check_adasum(dtype: Any, process_set: ProcessSet, what: str) -> None:
     if process_set.process_set_id != 0:
         raise NotImplementedError(f"{what}: Adasum works on the global process set only.")
-    client = require_client()
-    if client.local_size != client.size:
-        raise NotImplementedError(f"{what}: Adasum works on the ranks of one host only with TensorFlow.")
     if not is_floating(dtype):
         raise UsageError(f"{what}: Adasum works on floating point tensors only.")

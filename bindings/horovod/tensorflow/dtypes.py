@@ -6,6 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.common.exceptions import UsageError
+
 __all__ = ["engine_dtype", "is_floating"]
 
 _NUMBERS: dict[Any, int] = {
@@ -24,12 +26,12 @@ _NUMBERS: dict[Any, int] = {
 
 
 def engine_dtype(dtype: Any, what: str) -> int:
-    """The engine's number for a dtype; InvalidArgumentError names those that can be used."""
+    """The engine's number for a dtype; UsageError names those that can be used."""
     number = _NUMBERS.get(tf.as_dtype(dtype))
     if number is None:
         known = ", ".join(entry.name for entry in _NUMBERS)
-        text = f"{what}: tensors of {tf.as_dtype(dtype).name} can't be sent; cast them first. Known dtypes: {known}."
-        raise tf.errors.InvalidArgumentError(None, None, text)
+        sent = tf.as_dtype(dtype).name
+        raise UsageError(f"{what}: tensors of {sent} can't be sent; cast them first. Known dtypes: {known}.")
     return number
 
 

@@ -21,6 +21,12 @@ from horovod.tensorflow.functions import (
 from horovod.tensorflow.gather_ops import allgather, alltoall, broadcast, broadcast_, grouped_allgather
 from horovod.tensorflow.reduce_ops import allreduce, grouped_allreduce, handle_average_backwards_compatibility
 from horovod.tensorflow.scatter_ops import grouped_reducescatter, reducescatter
+from horovod.tensorflow.underscored import (  # noqa: F401
+    _allreduce,
+    _grouped_allreduce,
+    _grouped_reducescatter,
+    _reducescatter,
+)
 
 _basics = HorovodBasics()
 

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common.exceptions import UsageError
+from horovod.common.gradients import kind_of
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.types import ReduceOp
 from horovod.tensorflow.bridge import speaks_tensorflow
@@ -52,7 +53,7 @@ def DistributedOptimizer(
         )  # fmt: skip
     if not isinstance(optimizer, tf.keras.optimizers.Optimizer):
         raise UsageError(
-            f"DistributedOptimizer wraps a Keras optimizer or a tf.compat.v1.train.Optimizer, not {type(optimizer).__name__}."
+            f"DistributedOptimizer wraps a Keras optimizer or a tf.compat.v1.train.Optimizer, not {kind_of(optimizer)}."
         )
     # Loaded late: Keras is not needed by who only reduces tensors.
     return importlib.import_module("horovod._keras.values").wrap(

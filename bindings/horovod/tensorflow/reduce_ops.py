@@ -10,7 +10,6 @@ import tensorflow as tf
 from horovod.common.arrays import Array, Factors, reduce_arrays
 from horovod.common.basics import HorovodBasics
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.types import ReduceOp
 from horovod.common.util import get_average_backwards_compatibility_fun
 from horovod.tensorflow.bridge import call_host, speaks_tensorflow
 from horovod.tensorflow.calls import (
@@ -23,7 +22,7 @@ from horovod.tensorflow.calls import (
     to_tensors,
 )
 from horovod.tensorflow.compression import Compression, Compressor, check_compression
-from horovod.tensorflow.gather_ops import gather_tensors
+from horovod.tensorflow.sparse import check_sparse, reduce_slices
 
 __all__ = ["allreduce", "grouped_allreduce", "handle_average_backwards_compatibility", "reduce_tensors"]
 
@@ -85,9 +84,10 @@ def allreduce(
     """
     chosen = handle_average_backwards_compatibility(op, average)
     what = label("allreduce", name)
-    if is_sparse(tensor):
-        return _reduce_sparse(tensor, name, chosen, (prescale_factor, postscale_factor), process_set, compression)
     check_compression(compression, what)
+    if is_sparse(tensor):
+        given = (prescale_factor, postscale_factor)
+        return _reduce_sparse([tensor], name, chosen, given, process_set, compression, ignore_name_scope)[0]
     compressed, context = compression.compress(to_tensor(tensor, what))
     factors = prescale_factor, postscale_factor
     chosen, factors = check_reduction(chosen, factors, [compressed.dtype], process_set, what)
@@ -97,22 +97,21 @@ def allreduce(
 
 
 def _reduce_sparse(
-    slices: Any, name: str | None, op: int, factors: tuple[float, float], process_set: ProcessSet, compression: Any
-) -> Any:
+    several: Sequence[Any],
+    name: str | None,
+    op: int,
+    factors: tuple[float, float],
+    process_set: ProcessSet,
+    compression: Any,
+    ignore_name_scope: bool,
+) -> list[Any]:
     """All ranks' rows, one behind the other; for Average their values are divided by the set's size."""
     what = label("allreduce", name)
-    if op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
-        raise NotImplementedError(f"{what}: IndexedSlices can only be reduced with Sum and Average, not op={op!r}.")
-    if factors != (1.0, 1.0):
-        raise NotImplementedError(f"{what}: IndexedSlices can't be scaled with prescale_factor and postscale_factor.")
-    values, context = compression.compress(slices.values)
-    names = [clean_name(f"{name}.{part}" if name else None, "allgather", values, False) for part in ("v", "i")]
-    (values,), _ = gather_tensors([values], names[0], process_set, False)
-    (indices,), _ = gather_tensors([slices.indices], names[1], process_set, False)
-    values = compression.decompress(values, context)
-    if op == ReduceOp.AVERAGE:
-        values = values / tf.cast(process_set.size() or 1, values.dtype)
-    return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)
+    check_sparse(op, factors, what)
+    for slices in several:
+        to_tensors([slices.values, slices.indices], what)
+    clean = clean_name(name and f"{name}.sparse", "allgather", several[0].values, ignore_name_scope)
+    return reduce_slices(several, clean, op, process_set, compression)
 
 
 @speaks_tensorflow
@@ -136,10 +135,12 @@ def grouped_allreduce(
     if not isinstance(tensors, (list, tuple)):
         to_tensors(tensors, what)
     results: list[Any] = list(tensors)
-    for index, tensor in enumerate(results):
-        if is_sparse(tensor):
-            part = f"{name}.{index}" if name else None
-            results[index] = _reduce_sparse(tensor, part, chosen, factors, process_set, compression)
+    sparse = [index for index, tensor in enumerate(results) if is_sparse(tensor)]
+    if sparse:
+        slices = [results[index] for index in sparse]
+        reduced = _reduce_sparse(slices, name, chosen, factors, process_set, compression, ignore_name_scope)
+        for index, tensor in zip(sparse, reduced, strict=True):
+            results[index] = tensor
     dense = [index for index, tensor in enumerate(tensors) if not is_sparse(tensor)]
     if dense:
         pairs = [compression.compress(tensor) for tensor in to_tensors([tensors[i] for i in dense], what)]

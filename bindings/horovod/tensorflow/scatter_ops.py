@@ -8,9 +8,10 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common.arrays import Array, Factors, scatter_arrays
+from horovod.common.exceptions import UsageError
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.types import ReduceOp
-from horovod.tensorflow.bridge import call_host, speaks_tensorflow
+from horovod.tensorflow.bridge import HorovodAbortedError, call_host, speaks_tensorflow
 from horovod.tensorflow.calls import check_reduction, clean_name, clean_set, label, to_tensor, to_tensors
 from horovod.tensorflow.compression import Compression, Compressor, check_compression
 from horovod.tensorflow.gather_ops import gather_tensors
@@ -57,10 +58,9 @@ def _differentiable(
 
 def _check(tensors: Sequence[Any], op: int, what: str) -> None:
     if op not in (_AVERAGE, _SUM):
-        raise tf.errors.AbortedError(None, None, f"{what}: only Average and Sum can be used here, not op={op!r}.")
+        raise HorovodAbortedError(None, None, f"{what}: only Average and Sum can be used here, not op={op!r}.")
     if any(tensor.shape.rank == 0 for tensor in tensors):
-        text = f"{what}: a tensor without dimensions can't be cut along dimension 0; reshape it."
-        raise tf.errors.InvalidArgumentError(None, None, text)
+        raise UsageError(f"{what}: a tensor without dimensions can't be cut along dimension 0; reshape it.")
 
 
 def _start(

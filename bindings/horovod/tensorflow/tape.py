@@ -16,7 +16,7 @@ from horovod.common.types import ReduceOp
 from horovod.tensorflow.bridge import speaks_tensorflow
 from horovod.tensorflow.buckets import reduce_gradients
 from horovod.tensorflow.compression import Compression, Compressor
-from horovod.tensorflow.settings import positions_of, variable_key, variable_name
+from horovod.tensorflow.settings import divisor, positions_of, reduce_shared, variable_key, variable_name
 
 __all__ = ["DistributedGradientTape", "PartialDistributedGradientTape"]
 
@@ -61,21 +61,16 @@ class _DistributedTape(tf.GradientTape):  # type: ignore[misc]
         return local, [pair for pair in pairs if variable_key(pair[0]) not in self._hvd_local]
 
     def _hvd_reduce(self, grads: Sequence[Any], sources: Sequence[Any]) -> list[Any]:
-        settings, results = self._hvd_settings, list(grads)
+        settings = self._hvd_settings
         if not reduces(settings):
-            return results
-        shared = [i for i, source in enumerate(sources) if variable_key(source) not in self._hvd_local]
-        names = [variable_name(sources[i], f"source.{i}") for i in shared]
-        groups = positions_of(self._hvd_groups, [sources[i] for i in shared])
-        reduced = reduce_gradients([grads[i] for i in shared], names, settings, groups)
-        for position, grad in zip(shared, reduced, strict=True):
-            results[position] = grad
-        if self._hvd_scale_local:
-            members = settings.process_set.size() or 1
-            for position, grad in enumerate(grads):
-                if position not in shared and grad is not None:
-                    results[position] = grad / members
-        return results
+            return list(grads)
+
+        def reduce(shared: Sequence[Any], of: Sequence[Any]) -> list[Any]:
+            names = [variable_name(source, f"source.{index}") for index, source in enumerate(of)]
+            return reduce_gradients(shared, names, settings, positions_of(self._hvd_groups, of))
+
+        divide_by = divisor(settings.process_set, self._hvd_scale_local)
+        return reduce_shared(grads, sources, self._hvd_local, divide_by, reduce)
 
 
 @functools.lru_cache(64)
