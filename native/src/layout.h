@@ -132,8 +132,8 @@ struct alignas(64) EntryMember {
   std::atomic<uint64_t> meta_offset;
   std::atomic<uint32_t> n_meta;
   std::atomic<uint32_t> flags;    // slots of the window (0: all data lies there) | kZeros
-  std::atomic<uint64_t> filled;   // chunks copied into the window in this round
-  std::atomic<uint64_t> emptied;  // results this member has taken; see window.h
+  std::atomic<uint32_t> filled;   // chunks copied into the window in this round
+  std::atomic<uint32_t> emptied;  // results this member has taken; see window.h
   std::atomic<uint64_t> reads_offset;  // n_reads spans, in the arena of this member
   std::atomic<uint32_t> n_reads;
   std::atomic<uint64_t> opened_ns;  // of the first member: when the last one arrived, in timed rounds

@@ -29,12 +29,12 @@ bool is_filled(const PlanView &plan, uint64_t round, uint32_t chunk) {
   return true;
 }
 
-void publish_filled(const RoundSite &site, uint64_t round, uint32_t member, uint64_t count) {
+void publish_filled(const RoundSite &site, uint64_t round, uint32_t member, uint32_t count) {
   site.plan.entry_member(round, member).filled.store(count, kSeqCst);  // releases the chunk; pairs with is_filled
   ring_members(site);
 }
 
-void publish_emptied(const RoundSite &site, uint64_t round, uint32_t member, uint64_t count) {
+void publish_emptied(const RoundSite &site, uint64_t round, uint32_t member, uint32_t count) {
   if (!site.plan.ends_in_net()) return;  // results are in the own window
   site.plan.entry_member(round, member).emptied.store(count, kSeqCst);  // pairs with is_taken
   uint32_t source = source_of(site.plan, round, member);

@@ -20,8 +20,8 @@ bool has_window(const PlanView &plan, uint64_t round);
 // All windowed members have filled this chunk.
 bool is_filled(const PlanView &plan, uint64_t round, uint32_t chunk);
 // `count` chunks are in this member's window, or were; so many results has it taken.
-void publish_filled(const RoundSite &site, uint64_t round, uint32_t member, uint64_t count);
-void publish_emptied(const RoundSite &site, uint64_t round, uint32_t member, uint64_t count);
+void publish_filled(const RoundSite &site, uint64_t round, uint32_t member, uint32_t count);
+void publish_emptied(const RoundSite &site, uint64_t round, uint32_t member, uint32_t count);
 // The result of this chunk can be taken.
 bool chunk_is_done(const PlanView &plan, uint64_t round, uint32_t chunk);
 // The net is through with this chunk.
