@@ -69,7 +69,12 @@ hvd_status hvd_engine::bind_op(Lock &lock, Op *op, uint64_t offset) {
   if (op->state == OpState::kGone) return HVD_E_INVALID;
   BoundPlan *plan = find_plan(offset);
   if (plan == nullptr || !fits(*op, *plan)) return HVD_E_INVALID;
-  if (op->state != OpState::kUnbound && op->plan != plan && !take_off_soon(lock, op)) return HVD_E_INVALID;
+  if (op->state != OpState::kUnbound && op->plan != plan) {
+    ++plan->refs;  // it outlives an unlock
+    bool off = take_off_soon(lock, op);
+    --plan->refs;
+    if (!off) return op->state == OpState::kFailed ? op->result : HVD_E_INVALID;
+  }
   if (op->state == OpState::kUnbound) {
     ++plan->refs;  // from here on the plan outlives the unlock in prepare
     op->plan = plan;
@@ -162,12 +167,13 @@ void hvd_engine::drop_queued(Op *op) {
 }
 
 // Takes a queued or arrived op off its round; false when the round has opened.  A round that the net has taken back may have
-// holders of chunks until these are done.
+// holders of chunks until these are done.  Once results were written, the input may be gone.
 bool hvd_engine::take_off(Op *op, uint32_t how) {
   if (op->state == OpState::kQueued) {
     drop_queued(op);
   } else {
-    if (op->state != OpState::kArrived || op->busy || op->next_out != 0 || !hvd::close_unopened(site(*op->plan), op->round, how)) return false;
+    if (op->state != OpState::kArrived || op->busy || op->next_out != 0) return false;
+    if (!hvd::close_unopened(site(*op->plan), op->round, how)) return false;
     if (op->plan->view.ends_in_net() && hvd::round_has_holder(site(*op->plan), op->round)) return false;
     drop_active(op);
   }
@@ -200,7 +206,8 @@ bool hvd_engine::take_off_soon(Lock &lock, Op *op) {
   return true;
 }
 
-// Open here, at or above the limit: the net takes it back, or has and somebody still holds a chunk.  Or a thread fills its window.
+// Open here, at or above the limit: the net takes it back, or has and somebody still holds a chunk.  Or a thread fills
+// its window.
 bool hvd_engine::may_be_withdrawn(const Op &op) const {
   if (op.state != OpState::kArrived || op.next_out != 0 || !op.plan->view.ends_in_net() || board.state() != HVD_OK) return false;
   if (op.busy) return true;

@@ -110,7 +110,7 @@ void hvd_net::find_leader(NetPlan *plan, uint64_t round, NetRound *state) {
     uint64_t bytes = state->slots == 0 ? view.bytes : std::min(view.bytes, state->slots * view.chunk_bytes);
     state->leader = hvd::find_data(view, arenas_[view.members[leader]].get(), member, 0, bytes);
     // What is exchanged in one piece has no windows.
-    if (state->leader == nullptr || (plan->algorithm != hvd::Algorithm::kRing && state->has_windows)) state->status = negated(HVD_E_INVALID);
+    if (state->leader == nullptr || (plan->is_eager() && state->has_windows)) state->status = negated(HVD_E_INVALID);
   } else {
     state->leader = state->zeros = static_cast<char *>(own_->alloc(view.bytes));
     if (state->zeros == nullptr) state->status = negated(HVD_E_MEMORY);

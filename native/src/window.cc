@@ -31,6 +31,7 @@ bool is_filled(const PlanView &plan, uint64_t round, uint32_t chunk) {
 
 void publish_filled(const RoundSite &site, uint64_t round, uint32_t member, uint32_t count) {
   site.plan.entry_member(round, member).filled.store(count, kSeqCst);  // releases the chunk; pairs with is_filled
+  if (site.plan.n_claims == 0) return signal_net(site);  // there is nothing for a helper
   ring_members(site);
 }
 

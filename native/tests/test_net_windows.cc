@@ -303,28 +303,31 @@ void test_broken_rank() {
 }
 
 // One of two ranks of a host has joined: the other is the leader, wherever it stands among the members.
+void check_joined_rank(uint32_t joined, int absent) {
+  Cluster cluster({2, 1});
+  PlanOf plan = cluster.add(HVD_COOPERATIVE, kBytes);
+  NetHost &home = *cluster.hosts[0];
+  auto view = home.board->plan(plan.offsets[0]);
+  std::thread agent([&] {
+    wait_until([&] { return view->arrivals[1 - joined].load() == 1; });
+    uint64_t rounds = 0;
+    CHECK_EQUAL(hvd_board_plan_arrive_for(home.board, plan.offsets[0], joined, absent, &rounds), HVD_OK);
+    CHECK_EQUAL(rounds, 1u);
+  });
+  auto sum = data_of(1 - joined), third = data_of(2);
+  for (uint64_t i = 0; i < kCount; ++i) sum[i] += third[i];
+  cluster.run([&](uint32_t rank, NetHost &host, hvd_engine *engine) {
+    if (rank == joined) return;
+    auto data = data_of(rank);
+    CHECK_EQUAL(world::allreduce(engine, plan.offsets[host.index], data.data(), data.data(), kBytes), HVD_OK);
+    CHECK(data == sum);
+  });
+  agent.join();
+}
+
 void test_joined_rank() {
-  for (uint32_t joined : {0u, 1u}) {
-    Cluster cluster({2, 1});
-    PlanOf plan = cluster.add(HVD_COOPERATIVE, kBytes);
-    NetHost &home = *cluster.hosts[0];
-    auto view = home.board->plan(plan.offsets[0]);
-    std::thread agent([&] {
-      wait_until([&] { return view->arrivals[1 - joined].load() == 1; });
-      uint64_t rounds = 0;
-      CHECK_EQUAL(hvd_board_plan_arrive_zeros(home.board, plan.offsets[0], joined, &rounds), HVD_OK);
-      CHECK_EQUAL(rounds, 1u);
-    });
-    auto sum = data_of(1 - joined), third = data_of(2);
-    for (uint64_t i = 0; i < kCount; ++i) sum[i] += third[i];
-    cluster.run([&](uint32_t rank, NetHost &host, hvd_engine *engine) {
-      if (rank == joined) return;
-      auto data = data_of(rank);
-      CHECK_EQUAL(world::allreduce(engine, plan.offsets[host.index], data.data(), data.data(), kBytes), HVD_OK);
-      CHECK(data == sum);
-    });
-    agent.join();
-  }
+  for (uint32_t joined : {0u, 1u})
+    for (int absent : {0, 1}) check_joined_rank(joined, absent);
 }
 
 }  // namespace
