@@ -19,7 +19,8 @@ COOPERATIVE, PULL = 0, 1
 SEGMENT_ALIGN = 64
 NAMED_DEPTH, UNNAMED_DEPTH = 2, 1024
 MOST_ELEMENTS = 1 << 40
-MOST_DIRECT_BYTES, MOST_DIRECT_HOSTS = 64 << 10, 8  # beyond them sums of some hosts are rounded before others are added
+# Up to here the engine always lets hosts exchange directly; beyond, sums of some may be rounded before others are added.
+MOST_DIRECT_BYTES, MOST_DIRECT_HOSTS = 64 << 10, 3
 
 
 @dataclass(slots=True)

@@ -44,10 +44,11 @@ def test_an_average_multiplies_by_the_reciprocal(postscale: float, members: int)
         ((0, 1), 3, 1.0),
         ((0, 0, 1), 3, 2.0),
         ((0, 0, 0, 1, 1), 3, 4.0),
-        ((0, 1, 2, 3), 3, 1.0),
+        ((0, 1, 2), 3, 1.0),
+        ((0, 1, 2, 3), 3, 4.0),  # the engine may double
         ((0, 1, 2, 3), 1 << 16, 4.0),  # around the ring sums of up to three hosts are rounded
         ((0, 0, 1), 1 << 16, 2.0),
-        (tuple(range(9)), 3, 8.0),  # too many for direct exchange
+        (tuple(range(9)), 3, 8.0),
     ],
 )
 def test_16_bit_averages_are_made_smaller_where_they_are_rounded(
