@@ -4,6 +4,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 VENV=${VENV:-.venv}
 TORCH_VERSION=${TORCH_VERSION-2.13.0}
 TENSORFLOW_VERSION=${TENSORFLOW_VERSION-2.21.0}
+JAX_VERSION=${JAX_VERSION-0.10.2}
 
 say() { printf '\033[1m== %s\033[0m\n' "$*"; }
 fail() { printf '%s\n' "$*" >&2; exit 1; }
