@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -99,20 +98,3 @@ def test_the_coordinators_decisions_alone(tmp_path: Path) -> None:
     assert isinstance(model, dict)
     assert set(model["agents"]) == {"20", "200"}
     assert model["growth"]["a tensor is negotiated"]["orders"] == 1
-
-
-@pytest.mark.slow
-@pytest.mark.tensorflow
-@pytest.mark.timeout(290)
-def test_fit_against_mirrored_workers(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    if importlib.util.find_spec("tensorflow") is None:
-        pytest.skip("TensorFlow is not installed")
-    content = _run("tensorflow_fit", "--rounds", "1", "--budget-s", "0.1", "--layers", "2", path=tmp_path)
-    cases = content["cases"]
-    assert isinstance(cases, dict)
-    hvd, keras = ({name, f"{name}-alone", f"{name}-single"} for name in ("hvd", "keras"))
-    assert set(cases["fit"]["series"]) == hvd | keras | {"mirrored"}
-    targets = content["targets"]
-    assert isinstance(targets, list)
-    assert not [target for target in targets if target["is_met"] is None]

@@ -73,21 +73,8 @@ def test_example_of_keras_on_torch() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "at_least"),
-    [("tensorflow2_keras_digits", 95), ("tensorflow2_tape_digits", 90), ("tensorflow1_session_digits", 85),
-     ("keras_torch_digits", 90)],
-)  # fmt: skip
-def test_example_in_full(name: str, at_least: float) -> None:
+def test_the_digits_example() -> None:
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
-    text = run_job(2, [str(EXAMPLES / f"{name}.py")])
+    text = run_job(2, [str(EXAMPLES / "tensorflow2_keras_digits.py"), "--epochs", "8"])
     (accuracy,) = _accuracies(text) or [0.0]
-    assert accuracy > at_least, text[-5000:]
-
-
-@pytest.mark.slow
-def test_the_synthetic_benchmark() -> None:
-    options = "--model MobileNetV2 --image-size 32 --batch-size 2 --num-warmup-batches 1 --num-batches-per-iter 2"
-    more = ["--num-iters", "2", "--fp16-allreduce", "--no-cuda"]
-    text = run_job(2, [str(EXAMPLES / "tensorflow2_synthetic_benchmark.py"), *options.split(), *more])
-    assert re.search(r"Total img/sec on 2 rank\(s\): [\d.]+", text), text[-5000:]
+    assert accuracy > 95, text[-5000:]

@@ -11,7 +11,7 @@ from tests.tensorflow.harness import Slots, checks_of, expect_passed
 
 pytestmark = [
     pytest.mark.tensorflow,
-    pytest.mark.timeout(330),
+    pytest.mark.timeout(460),
     pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed"),
 ]
 
