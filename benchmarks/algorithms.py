@@ -29,7 +29,7 @@ from benchmarks.machine import describe_machine
 from benchmarks.report import format_s
 from benchmarks.stats import Summary, slowest, summarize
 
-__all__ = ["ALGORITHMS", "Link", "main", "measure", "model_s"]
+__all__ = ["ALGORITHMS", "Link", "Timing", "build_parser", "main", "measure", "model_s"]
 
 ALGORITHMS = (NetAlgorithm.DIRECT, NetAlgorithm.DOUBLING, NetAlgorithm.RING)
 SIZES = (8, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10)

@@ -35,7 +35,7 @@ void hvd_engine::settle_arrived(Op *op, hvd_status epoch) {
       if (give_up && hvd::close_unopened(site(plan), op->round, hvd::kCancelled)) leave_round(op, epoch);
       return;
     case Phase::kWithdrawn:
-      if (give_up || op->next_out != 0) leave_round(op, epoch);  // what was written is not an input any more
+      if (give_up) leave_round(op, epoch);
       return;
     case Phase::kOpen:
       if (epoch != HVD_E_FAILED) return;

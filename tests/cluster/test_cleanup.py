@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from benchmarks.cluster import loopback, namespaces, owners
-from benchmarks.cluster.processes import all_pids
 from tests.cluster.harness import Cluster
 from tests.cluster.programs import ROOT, command
 
@@ -35,25 +36,25 @@ def left(name: str) -> list[str]:
     return found + [str(pid) for pid in loopback.marked(lambda mark: mark.startswith(name))]
 
 
-def running(pids: Sequence[str]) -> list[int]:
-    present = set(all_pids()) & {int(pid) for pid in pids}
-    return [pid for pid in present if "State:\tZ" not in _status(pid)]
+def running(pidfds: Sequence[int]) -> list[int]:
+    """Those whose process has not ended; another one may have its number by now."""
+    ended, _, _ = select.select(pidfds, [], [], 0)
+    return [pidfd for pidfd in pidfds if pidfd not in ended]
 
 
-def _status(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return "State:\tZ"
-
-
-def abandoned(kind: str) -> tuple[str, list[str]]:
-    """The name and the processes of a cluster whose owner has been killed."""
+@contextmanager
+def abandoned(kind: str) -> Iterator[tuple[str, list[int]]]:
+    """The name and the processes, as pidfds, of a cluster whose owner has been killed."""
     with subprocess.Popen(command("own", kind), cwd=ROOT, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         name, *pids = owner.stdout.readline().split()
+        pidfds = [os.pidfd_open(int(pid)) for pid in pids]
         owner.kill()
-    return name, pids
+    try:
+        yield name, pidfds
+    finally:
+        for pidfd in pidfds:
+            os.close(pidfd)
 
 
 @cluster
@@ -81,22 +82,22 @@ def test_a_beginning_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch) 
 
 @cluster
 def test_the_next_cluster_removes_what_a_killed_owner_left() -> None:
-    name, pids = abandoned("Cluster")
-    assert len(pids) == 2
-    assert owners.is_stale(f"{name}-net")
-    with Cluster(1) as other:
-        assert left(name) == []
-        assert running(pids) == []
-        assert left(other.name)
-    assert left(other.name) == []
+    with abandoned("Cluster") as (name, processes):
+        assert len(processes) == 2
+        assert owners.is_stale(f"{name}-net")
+        with Cluster(1) as other:
+            assert left(name) == []
+            assert running(processes) == []
+            assert left(other.name)
+        assert left(other.name) == []
 
 
 def test_the_next_loopback_cluster_ends_what_a_killed_owner_left() -> None:
-    name, pids = abandoned("LoopbackCluster")
-    assert len(pids) == 2
-    with loopback.LoopbackCluster(1):
-        assert left(name) == []
-        assert running(pids) == []
+    with abandoned("LoopbackCluster") as (name, processes):
+        assert len(processes) == 2
+        with loopback.LoopbackCluster(1):
+            assert left(name) == []
+            assert running(processes) == []
 
 
 def test_names_of_the_living_and_of_others_are_not_stale() -> None:

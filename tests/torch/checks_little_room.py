@@ -23,11 +23,7 @@ def check_buckets_without_room() -> None:
             optimizer.step()
 
 
-def check_objects_and_blocking_calls_need_little_room() -> None:
-    x = torch.full((TOO_MUCH,), float(hvd.rank()))
-    assert torch.equal(
-        hvd.allreduce_(x, op=hvd.Sum, name="windowed"), torch.full((TOO_MUCH,), sum(range(hvd.size())) + 0.0)
-    )
+def check_objects_need_little_room() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("horovod.common.objects._PIECE_BYTES", 100_000)
         assert hvd.broadcast_object(bytes(TOO_MUCH) if hvd.rank() == 0 else None, 0) == bytes(TOO_MUCH)

@@ -25,6 +25,7 @@ __all__ = [
     "get_handler_registry",
     "handler_for",
     "set_handler_registry",
+    "load_exactly",
 ]
 
 
