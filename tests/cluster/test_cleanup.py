@@ -7,7 +7,6 @@ import select
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 

@@ -24,8 +24,8 @@ __all__ = [
     "Stateful",
     "get_handler_registry",
     "handler_for",
-    "set_handler_registry",
     "load_exactly",
+    "set_handler_registry",
 ]
 
 
