@@ -86,4 +86,10 @@ def _op(signature: Signature) -> str:
 
 
 def _factors(signature: Signature) -> str:
-    return f"prescale {signature.prescale:g}, postscale {signature.postscale:g}"
+    return f"prescale {_factor(signature.prescale)}, postscale {_factor(signature.postscale)}"
+
+
+def _factor(value: float) -> str:
+    """In few digits where they say it; factors that differ never look alike."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)

@@ -80,9 +80,6 @@ class Negotiation:
             self.refuse(out, [item], Error(ErrorKind.INVALID, twice))
             return
         entry.announced[item.rank] = item
-        if item.no_room_bytes:
-            self._refuse_all(out, key, _no_room(item, self.hosts), joined)
-            return
         first = entry.first
         same = item.signature is first or item.signature == first
         found = None if same else difference(item.signature, first)
@@ -91,6 +88,8 @@ class Negotiation:
             holders = {others: [rank for rank in entry.announced if rank != item.rank], mine: [item.rank]}
             words = text(entry.first, holders, what, self.hosts)
             self._refuse_all(out, key, Error(ErrorKind.MISMATCH, words), joined)
+        elif item.no_room_bytes:
+            self._refuse_all(out, key, _no_room(item, self.hosts), joined)
         else:
             self._complete(out, key, entry, joined, now)
 

@@ -35,7 +35,8 @@ typedef enum {
   HVD_E_MEMORY = -2,   /* arena or board exhausted, mmap or memfd failed (errno kept) */
   HVD_E_CLOSED = -3,   /* the epoch was closed: a rank called shutdown */
   HVD_E_FAILED = -4,   /* the epoch failed: hvd_board_reason() has the text */
-  HVD_E_CANCELLED = -5 /* the op was failed by hvd_op_fail(); the caller has the text */
+  HVD_E_CANCELLED = -5, /* the op was failed by hvd_op_fail(); the caller has the text */
+  HVD_E_SPENT = -6     /* the op's input lay in the arena, and a round that was taken back has overwritten it */
 } hvd_status;
 
 typedef enum {
@@ -278,7 +279,8 @@ typedef int64_t hvd_op; /* > 0; an index with a generation, so a stale handle is
 /* A cooperative op.  Segments are laid out one behind the other, each start aligned to 64 bytes (a single segment has no
  * padding); the plan's `bytes` is that total.  A payload that lies so in this rank's own arena with in == out for each segment,
  * is reduced where it is; other payloads are staged: whole, copied in before this returns (unless HVD_OP_BLOCKING), and
- * copied out by the hvd_op_wait/hvd_op_poll that reports HVD_OK.  `out` must stay valid until then.
+ * copied out by the hvd_op_wait/hvd_op_poll that reports HVD_OK.  `out` must stay valid until then, and so must `in`, as it is:
+ * an op that has left a round which was open here is copied in again when it is bound again.
  * `tag` is shown in hvd_rank_info. The op is not bound. */
 HVD_API hvd_status hvd_op_reduce(hvd_engine *engine, const hvd_segment *segments, uint32_t n, uint32_t flags, uint64_t tag, hvd_op *out);
 /* A pull op: data (segments' `in`, concatenated without padding) and meta integers, both copied before this returns: peers may
@@ -294,7 +296,9 @@ HVD_API hvd_status hvd_op_pull(hvd_engine *engine, const hvd_segment *segments, 
 HVD_API hvd_status hvd_op_bind(hvd_engine *engine, hvd_op op, uint64_t offset, uint64_t *round);
 /* Takes a bound op that cannot finish (its round is at or above the limit and never opened) off its round: unbound again.
  * HVD_E_INVALID when the round has opened: it will finish or fail by itself, the op stays.  A round between hosts that is open here
- * only is withdrawn by the net (hvd_net_plan_limit); this waits for that, at most two seconds. */
+ * only is withdrawn by the net (hvd_net_plan_limit); this waits for that, at most two seconds.
+ * HVD_E_SPENT: unbound, but its input lay in the arena and such a round has overwritten it.  It can only be failed: hvd_op_bind
+ * answers the same. */
 HVD_API hvd_status hvd_op_unbind(hvd_engine *engine, hvd_op op);
 /* Fast path: hvd_op_reduce with one segment + hvd_op_bind in one call. HVD_MARKED as there (then *out is a parked op). */
 HVD_API hvd_status hvd_op_reduce_bound(hvd_engine *engine, uint64_t offset, const void *in, void *out_buffer, uint64_t bytes, uint32_t flags,

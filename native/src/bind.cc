@@ -87,10 +87,17 @@ hvd_status hvd_engine::bind_op(Lock &lock, Op *op, uint64_t offset) {
   return bind_result(*op);
 }
 
+// The input was where the sum went, so there is none.
+bool hvd_engine::is_lost(const Op &op) {
+  const hvd::Staged &staged = op.staged;
+  return op.spent && staged.block == nullptr && staged.data != nullptr && staged.bytes != 0;
+}
+
 // Staging was chosen before the plan was known: the window gets the plan's slots, or the data are staged whole after all.
 hvd_status hvd_engine::prepare(Lock &lock, Op *op) {
   const hvd::PlanView &view = op->plan->view;
-  if (op->staged.window == 0) return HVD_OK;
+  if (is_lost(*op)) return HVD_E_SPENT;
+  if (op->staged.window == 0) return op->spent ? gather_whole(lock, op) : HVD_OK;
   if (op->busy) return HVD_E_INVALID;
   uint64_t bytes = op->staged.bytes;
   uint32_t slots = view.window_slots();
@@ -98,12 +105,16 @@ hvd_status hvd_engine::prepare(Lock &lock, Op *op) {
   stage_free(&op->staged);
   op->staged.bytes = bytes;
   if (slots != 0) return stage_window(op, slots, view.chunk_bytes) ? HVD_OK : HVD_E_MEMORY;
-  if (!stage_whole(op)) return HVD_E_MEMORY;
+  return stage_whole(op) ? gather_whole(lock, op) : HVD_E_MEMORY;
+}
+
+hvd_status hvd_engine::gather_whole(Lock &lock, Op *op) {
+  if (op->busy) return HVD_E_INVALID;
   op->busy = true;
   lock.unlock();
-  op->segments.gather(0, bytes, op->staged.data);
+  op->segments.gather(0, op->staged.bytes, op->staged.data);
   lock.lock();
-  op->busy = false;
+  op->busy = op->spent = false;
   return HVD_OK;
 }
 
@@ -175,6 +186,7 @@ bool hvd_engine::take_off(Op *op, uint32_t how) {
     if (op->state != OpState::kArrived || op->busy || op->next_out != 0) return false;
     if (!hvd::close_unopened(site(*op->plan), op->round, how)) return false;
     if (op->plan->view.ends_in_net() && hvd::round_has_holder(site(*op->plan), op->round)) return false;
+    if (hvd::was_taken_back(op->plan->view, op->round)) op->spent = true;
     drop_active(op);
   }
   forget_round(op);
@@ -193,7 +205,8 @@ hvd_status hvd_engine::unbind(hvd_op handle) {
   Op *op = call.op;
   if (op == nullptr || (op->state != OpState::kQueued && op->state != OpState::kArrived)) return HVD_E_INVALID;
   if (hvd::is_below_limit(op->plan->view, op->round)) return HVD_E_INVALID;
-  return take_off_soon(call.lock, op) ? HVD_OK : HVD_E_INVALID;
+  if (!take_off_soon(call.lock, op)) return HVD_E_INVALID;
+  return is_lost(*op) ? HVD_E_SPENT : HVD_OK;
 }
 
 bool hvd_engine::take_off_soon(Lock &lock, Op *op) {

@@ -99,6 +99,8 @@ struct hvd_engine {
   void sweep_plans();
   hvd_status bind_op(Lock &lock, hvd::Op *op, uint64_t offset);
   hvd_status prepare(Lock &lock, hvd::Op *op);
+  hvd_status gather_whole(Lock &lock, hvd::Op *op);
+  static bool is_lost(const hvd::Op &op);
   void enqueue(hvd::Op *op);
   hvd_status bind_result(const hvd::Op &op) const;
   void pump(hvd::BoundPlan *plan);

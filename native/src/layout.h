@@ -32,17 +32,18 @@ constexpr uint64_t kRoundMask = (1ull << 40) - 1;
 
 // The claim word: round in the upper 40 bits; below, how many chunks were claimed from the last one downwards (12 bits) and
 // from the first one upwards (12 bits).  Claims from two ends keep a part of the payload in the caches of the same cores,
-// round after round.  The two highest codes close the round; no round has chunks enough to count so far.
+// round after round.  The three highest codes close the round; no round has chunks enough to count so far.
 constexpr uint32_t kOneLow = 1, kOneHigh = 1u << kEndBits;
 constexpr uint32_t kWithdrawn = (1u << kClaimBits) - 1;  // at or above the limit: members take their ops elsewhere
 constexpr uint32_t kCancelled = kWithdrawn - 1;          // a member gave up: all members' ops fail
+constexpr uint32_t kTakenBack = kWithdrawn - 2;          // withdrawn after it had opened: sums may be where inputs were
 constexpr uint32_t kMaxChunks = (1u << kEndBits) - 2;
 constexpr uint64_t claim_word(uint64_t round, uint32_t code) { return ((round & kRoundMask) << kClaimBits) | code; }
 constexpr uint64_t claim_round(uint64_t word) { return word >> kClaimBits; }
 constexpr uint32_t claim_code(uint64_t word) { return static_cast<uint32_t>(word & ((1u << kClaimBits) - 1)); }
 constexpr uint32_t claim_low(uint64_t word) { return claim_code(word) & (kOneHigh - 1); }
 constexpr uint32_t claim_high(uint64_t word) { return claim_code(word) >> kEndBits; }
-constexpr bool claim_closed(uint64_t word) { return claim_code(word) >= kCancelled; }
+constexpr bool claim_closed(uint64_t word) { return claim_code(word) >= kTakenBack; }
 constexpr uint64_t kNeverOpened = ~0ull;  // closed, in a round that no plan reaches: nobody can claim in it
 
 // A claim slot names the round its holder works on: block offset / 256 in the upper 24 bits, round below; 0 is free.

@@ -67,7 +67,7 @@ void hvd_net::withdraw(NetPlan *plan, uint64_t limit) {
 void hvd_net::withdraw_unstarted(NetPlan *plan, uint64_t round) {
   uint64_t word = plan->view->entry(round).claim.load(kSeqCst);
   if (hvd::claim_round(word) != round || hvd::claim_closed(word)) return;
-  hvd::close_claims(site(plan), round, hvd::kWithdrawn);
+  hvd::close_claims(site(plan), round, hvd::kTakenBack);
   hvd::ring_members(site(plan));
 }
 

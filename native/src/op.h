@@ -40,6 +40,7 @@ struct Op {
   bool delivered = false;  // the output is written (or there is none to write)
   bool waited = false;     // pull: a wait reported HVD_OK
   bool cancelled = false;  // hvd_op_fail came after the round had opened: the round goes on, the waiter gets this
+  bool spent = false;      // unbound: the data at `staged` may be sums of a round that was taken back, not the input
   bool busy = false;       // a thread copies in or out, or drives the window
   uint32_t pins = 0;       // threads inside a call on this op
   hvd_status result = HVD_PENDING;

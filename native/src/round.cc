@@ -106,7 +106,7 @@ Phase phase_of(const PlanView &plan, uint64_t round) {
   if (entry.complete.load(kSeqCst) >> 8 == round + 1) return Phase::kComplete;
   uint64_t word = entry.claim.load(kSeqCst);
   if (claim_round(word) != round) return Phase::kMissing;
-  if (claim_code(word) == kWithdrawn) return Phase::kWithdrawn;
+  if (claim_code(word) == kWithdrawn || claim_code(word) == kTakenBack) return Phase::kWithdrawn;
   if (claim_code(word) == kCancelled) return Phase::kCancelled;
   return plan.is_done_when_open() ? Phase::kComplete : Phase::kOpen;
 }
@@ -121,6 +121,10 @@ hvd_status status_of(const PlanView &plan, uint64_t round) {
 bool is_closed(const PlanView &plan, uint64_t round) {
   uint64_t word = plan.entry(round).claim.load(kSeqCst);
   return claim_round(word) == round && claim_closed(word);
+}
+
+bool was_taken_back(const PlanView &plan, uint64_t round) {
+  return plan.entry(round).claim.load(kSeqCst) == claim_word(round, kTakenBack);
 }
 
 bool close_unopened(const RoundSite &site, uint64_t round, uint32_t how) {

@@ -6,7 +6,8 @@
 //            valid then, because a round number never repeats in an entry and the round cannot end while a chunk is not done
 //   done     the last chunk done stores `complete`
 //   read     a member that needs nothing of the entry any more raises `reads`; the entry is free when all have
-//   close    instead of claims: the claim word goes to (round, withdrawn) or (round, cancelled); no claim succeeds after
+//   close    instead of claims: the claim word goes to (round, withdrawn) or (round, cancelled); no claim succeeds after.  The
+//            net takes back a round that is open here only
 //
 // Rounds between hosts: a cooperative one has one leader here, the member whose buffer takes what is reduced locally.  A chunk
 // that is reduced locally is `ready`, which the net sees; the net completes the round.  In a pull round the net arrives for
@@ -56,6 +57,8 @@ hvd_status status_of(const PlanView &plan, uint64_t round);
 
 // Withdrawn or cancelled.
 bool is_closed(const PlanView &plan, uint64_t round);
+// Withdrawn after it had opened: a member's data may not be its input any more.
+bool was_taken_back(const PlanView &plan, uint64_t round);
 // Closes a round that is not open, for good; false when it is open (or complete).
 bool close_unopened(const RoundSite &site, uint64_t round, uint32_t how);
 // Stops further claims in a round, open or not.  Chunks held now go on: see BoardView::has_holder.

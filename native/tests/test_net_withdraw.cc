@@ -138,6 +138,103 @@ void test_withdrawn_rounds(const std::vector<uint32_t> &ranks, uint64_t count, u
   for (auto &host : cluster.hosts) CHECK_EQUAL(host->events().size(), 0u);
 }
 
+// How an op that is bound again has its data.
+struct Held {
+  bool blocking, in_arena;
+  uint32_t n_segments;
+  bool is_spent() const { return in_arena; }  // its input was where the sum went
+};
+
+float value_of(uint32_t rank, uint64_t at) { return static_cast<float>((at * 7 + rank * 3) % 101); }
+
+// A rank's buffer, in halves that lie one behind the other in the payload; `count` is even and a half has no padding.
+class Buffer {
+ public:
+  Buffer(hvd_arena *arena, const Held &held, uint64_t count) : arena_(arena), held_(held), plain_(count) {
+    data_ = held.in_arena ? static_cast<float *>(hvd_arena_alloc(arena, count * 4)) : plain_.data();
+    CHECK(data_ != nullptr);
+  }
+  ~Buffer() {
+    if (held_.in_arena) CHECK_EQUAL(hvd_arena_free(arena_, data_), HVD_OK);
+  }
+  Buffer(const Buffer &) = delete;
+  Buffer &operator=(const Buffer &) = delete;
+  void fill(uint32_t rank) {
+    for (uint64_t i = 0; i < plain_.size(); ++i) data_[i] = value_of(rank, i);
+  }
+  hvd_op submit(hvd_engine *engine) const {
+    uint64_t part = plain_.size() / held_.n_segments;
+    std::vector<hvd_segment> segments;
+    for (uint32_t i = 0; i < held_.n_segments; ++i) segments.push_back({data_ + i * part, data_ + i * part, part * 4});
+    hvd_op op = 0;
+    uint32_t flags = held_.blocking ? HVD_OP_BLOCKING : 0;
+    CHECK_EQUAL(hvd_op_reduce(engine, segments.data(), held_.n_segments, flags, 0, &op), HVD_OK);
+    return op;
+  }
+  bool is_sum(uint32_t n_ranks) const {
+    for (uint64_t i = 0; i < plain_.size(); ++i) {
+      float sum = 0;
+      for (uint32_t r = 0; r < n_ranks; ++r) sum += value_of(r, i);
+      if (data_[i] != sum * 2) return false;  // factors 4 and 1/2
+    }
+    return true;
+  }
+
+ private:
+  hvd_arena *arena_;
+  const Held held_;
+  std::vector<float> plain_;
+  float *data_;
+};
+
+// Off a round that had opened here: where the input is gone, the op says so and ends; else it is as it was.
+hvd_op take_off(hvd_engine *engine, hvd_op op, const Held &held, uint64_t next, Buffer *buffer, uint32_t rank) {
+  CHECK_EQUAL(hvd_op_unbind(engine, op), held.is_spent() ? HVD_E_SPENT : HVD_OK);
+  if (!held.is_spent()) return op;
+  CHECK_EQUAL(hvd_op_bind(engine, op, next, nullptr), HVD_E_SPENT);
+  CHECK_EQUAL(hvd_op_fail(engine, op), HVD_OK);
+  CHECK_EQUAL(world::wait_for(engine, op), HVD_E_CANCELLED);
+  buffer->fill(rank);
+  return buffer->submit(engine);
+}
+
+// The ops of a round that is open on some hosts, in which their data were reduced already, go to another plan: nothing is added twice.
+void test_bound_again(const std::vector<uint32_t> &ranks, const Held &held, uint64_t count, uint32_t algorithm) {
+  Cluster cluster(ranks, by(algorithm));
+  auto add = [&] { return cluster.add(HVD_COOPERATIVE, count * 4, 2, HVD_SUM, HVD_FLOAT32, 4, 0.5); };
+  PlanOf old = add(), other = add();
+  Gate in;
+  std::atomic<bool> limited{false};
+  std::thread agents([&] {
+    in.wait(cluster.n_ranks);
+    auto &first = *cluster.hosts[0];
+    auto view = first.board->plan(old.offsets[0]);
+    for (uint32_t c = 0; c < (held.blocking ? 1 : view->n_claims); ++c)
+      world::until([&] { return view->ready(0, c).load() != 0; });
+    world::settle(cluster);
+    for (auto &host : cluster.hosts) CHECK_EQUAL(hvd_board_plan_limit(host->board, old.offsets[host->index], 0), HVD_OK);
+    for (auto &host : cluster.hosts) CHECK_EQUAL(hvd_net_plan_limit(host->net, old.id, 0), HVD_OK);
+    limited = true;
+  });
+  cluster.run([&](uint32_t rank, NetHost &host, hvd_engine *engine) {
+    uint64_t next = other.offsets[host.index];
+    Buffer buffer(host.arenas[cluster.local_of[rank]], held, count);
+    buffer.fill(rank);
+    hvd_op op = buffer.submit(engine);
+    bool away = rank + 1 == cluster.n_ranks;
+    if (!away) CHECK_EQUAL(hvd_op_bind(engine, op, old.offsets[host.index], nullptr), HVD_OK);
+    in.arrive();
+    while (!limited)
+      if (!away) CHECK_EQUAL(hvd_op_poll(engine, op), HVD_PENDING);
+    if (!away) op = take_off(engine, op, held, next, &buffer, rank);
+    CHECK_EQUAL(hvd_op_bind(engine, op, next, nullptr), HVD_OK);
+    CHECK_EQUAL(world::wait_for(engine, op), HVD_OK);
+    CHECK(buffer.is_sum(cluster.n_ranks));
+  });
+  agents.join();
+  remove_everywhere(cluster, old);
+}
+
 // Boards are closed before one rank has arrived: the others hear so at once, whether its host stays or goes.
 void test_closed_without_a_member(const std::vector<uint32_t> &ranks, const Missing &missing, uint32_t kind, uint64_t count,
                                   uint32_t algorithm) {
@@ -179,6 +276,37 @@ void test_rounds_that_never_finish() {
   for (uint32_t n : {5u, 9u}) test_withdrawn_rounds(std::vector<uint32_t>(n, 1), 100, HVD_NET_DOUBLING);
 }
 
+void test_ops_that_are_bound_again() {
+  for (uint64_t count : {uint64_t{96}, uint64_t{40000}})
+    for (const auto &ranks : {std::vector<uint32_t>{2, 1}, {1, 1}, {1, 1, 1}, {2, 2, 1}})
+      for (const Held &held : {Held{false, false, 1}, {true, false, 2}, {false, true, 1}})
+        test_bound_again(ranks, held, count, HVD_NET_BY_SIZE);
+  for (const Held &held : {Held{false, false, 2}, {true, false, 1}, {true, true, 2}})  // more chunks than a window has slots
+    test_bound_again({2, 1}, held, 4300000, HVD_NET_BY_SIZE);
+  for (bool in_arena : {false, true}) test_bound_again({2, 1, 1}, {false, in_arena, 1}, 96, HVD_NET_DOUBLING);
+}
+
+// Not for an op whose round never opened: its input is what it was, wherever it lies.
+void test_unopened_op_is_bound_again() {
+  Held held{false, true, 1};
+  constexpr uint64_t kCount = 400000;
+  Cluster cluster({2, 1});
+  auto add = [&] { return cluster.add(HVD_COOPERATIVE, kCount * 4, 2, HVD_SUM, HVD_FLOAT32, 4, 0.5); };
+  PlanOf old = add(), other = add();
+  for (auto &host : cluster.hosts) CHECK_EQUAL(hvd_board_plan_limit(host->board, old.offsets[host->index], 0), HVD_OK);
+  for (auto &host : cluster.hosts) CHECK_EQUAL(hvd_net_plan_limit(host->net, old.id, 0), HVD_OK);
+  cluster.run([&](uint32_t rank, NetHost &host, hvd_engine *engine) {
+    Buffer buffer(host.arenas[cluster.local_of[rank]], held, kCount);
+    buffer.fill(rank);
+    hvd_op op = buffer.submit(engine);
+    CHECK_EQUAL(hvd_op_bind(engine, op, old.offsets[host.index], nullptr), HVD_MARKED);
+    CHECK_EQUAL(hvd_op_unbind(engine, op), HVD_OK);
+    CHECK_EQUAL(hvd_op_bind(engine, op, other.offsets[host.index], nullptr), HVD_OK);
+    CHECK_EQUAL(world::wait_for(engine, op), HVD_OK);
+    CHECK(buffer.is_sum(cluster.n_ranks));
+  });
+}
+
 void test_closed_rounds_that_never_finish() {
   for (const auto &ranks : {std::vector<uint32_t>{1, 1}, {1, 1, 1}, {1, 2}, {1, 1, 1, 1}})
     for (bool goes : {false, true}) {
@@ -206,6 +334,8 @@ int main() {
   RUN(test_cancelled_round_is_passed);
   RUN(test_joined_host);
   RUN(test_rounds_that_never_finish);
+  RUN(test_ops_that_are_bound_again);
+  RUN(test_unopened_op_is_bound_again);
   RUN(test_closed_rounds_that_never_finish);
   RUN(test_closed_trees_that_never_finish);
 }

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 from horovod.common.client import AgentClient
-from horovod.common.engine import CANCELLED, FAILED, MARKED, OK, PENDING
+from horovod.common.engine import CANCELLED, FAILED, INVALID, MARKED, OK, PENDING, SPENT
 from horovod.common.exceptions import AgentLostError
 from horovod.common.process import Membership
 from horovod.common.types import Buffer, CollectiveKind, Copy, Signature
@@ -24,6 +24,7 @@ class FakeOp:
     freed: bool = False
     opened: bool = False
     placed: bool = False
+    spent: bool = False
 
 
 @dataclass
@@ -71,13 +72,13 @@ class FakeEngine:
         plan.next_round += 1
         return OK, op.round
 
-    def unbind(self, handle: int) -> bool:
+    def unbind(self, handle: int) -> int:
         op = self.ops[handle]
         if op.opened or not op.placed:
-            return False
+            return INVALID
         op.placed = False
         op.offset = op.round = -1
-        return True
+        return SPENT if op.spent else OK
 
     def wait(self, handle: int, timeout_ms: int) -> int:
         assert not self.closed, "used after it was closed"

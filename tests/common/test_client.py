@@ -9,6 +9,7 @@ from horovod.common.engine import CLOSED, FAILED
 from horovod.common.exceptions import (
     AgentLostError,
     DuplicateNameError,
+    EngineError,
     MismatchError,
     NotInitializedError,
     NotWhileJoinedError,
@@ -192,6 +193,22 @@ def test_refused_unnamed_operation_lets_the_next_announce(rank: Rank) -> None:
     assert [a.signature.name for a in rank.announced()] == ["n0", "n1"]
     rank.plan_ready(3, rank.announced()[1].request)
     assert rank.engine.ops[second.handle].round == 0
+
+
+def test_an_operation_whose_input_is_gone_takes_no_round_anywhere(rank: Rank) -> None:
+    spent, intact = rank.submit(unnamed(), "n0"), rank.submit(unnamed(), "n1")
+    rank.plan_ready(3, rank.announced()[0].request)
+    rank.engine.ops[spent.handle].spent = True
+    rank.retire(3, 0)
+    announce = rank.announced()[-1]
+    assert (announce.signature.name, announce.no_room_bytes) == ("n0", 16)
+    rank.refuse(announce.request, 6, "no room")
+    with pytest.raises(EngineError, match="no room"):
+        spent.wait()
+    announce = rank.announced()[-1]
+    assert (announce.signature.name, announce.no_room_bytes) == ("n1", 0)
+    rank.plan_ready(4, announce.request)
+    assert rank.engine.ops[intact.handle].round == 0
 
 
 @pytest.mark.parametrize(("kind", "error"), [(3, ShutDownError), (4, RankLostError), (5, StalledError)])

@@ -19,6 +19,7 @@ from horovod.common.process_sets import ProcessSet
 from horovod.common.types import ReduceOp
 
 from tests.common.rank_programs import allgather, allreduce, barrier, hvd, mine, reduce_start, total
+from tests.multi.programs import arena_array, fill_arena, refused_for_want_of_room
 
 
 def sum_once() -> None:
@@ -94,6 +95,36 @@ def late_contest(odd: str) -> None:
         with pytest.raises(MismatchError, match=name):
             allreduce(mine(65 if differs else 64), name)
         assert (allreduce(mine(64), name) == total()).all()
+
+
+def no_room(memory: str) -> None:
+    """The last rank has no room for the first of two unnamed sums, when the others are in both rounds: the second is right.
+
+    Where their data lie in the arena, the partial sums of their hosts are there already: then the second is refused, too.
+    """
+    count, last = 25_000, hvd.rank() == hvd.size() - 1
+    allreduce(arena_array(count), None)
+    here = memory == "arena"
+    arrays = [
+        arena_array(count) if here and not last else mine(count),
+        arena_array(count) if here or last else mine(count),
+    ]
+    arrays[1] *= 2
+    taken = fill_arena() if last else []
+    if last:
+        time.sleep(0.5)
+    ops = [reduce_start([array], None) for array in arrays]
+    for _ in range(0 if last else 100):
+        time.sleep(0.002)
+        assert not any(op.poll() for op in ops)
+    refused_for_want_of_room(ops[0].wait)
+    if memory == "arena":
+        refused_for_want_of_room(ops[1].wait)
+    else:
+        ops[1].wait()
+        assert (arrays[1] == 2 * total()).all(), arrays[1]
+    del taken
+    assert (allreduce(mine(count), None) == total()).all()
 
 
 def many_names(count: str) -> None:

@@ -36,6 +36,12 @@ def test_a_name_that_one_rank_uses_otherwise_while_others_wait_in_it(site: Site,
 
 
 @over_three
+@pytest.mark.parametrize("memory", ["plain", "arena"])
+def test_a_rank_without_room_while_others_are_in_later_rounds(site: Site, memory: str) -> None:
+    site.run(PROGRAMS, "no_room", memory, HVD_ARENA_BYTES=str(1 << 20))
+
+
+@over_three
 @pytest.mark.parametrize("joined", ["2", "0,1", pytest.param("1,2", marks=slow), pytest.param("0", marks=slow)])
 def test_ranks_of_a_host_join_early(site: Site, joined: str) -> None:
     site.run(PROGRAMS, "joined_host", joined)

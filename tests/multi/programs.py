@@ -234,7 +234,7 @@ def killed_inside_a_round() -> None:
     os._exit(3)
 
 
-def _fill_arena() -> list[Any]:
+def fill_arena() -> list[Any]:
     """Takes all memory of this rank's arena."""
     taken = []
     while True:
@@ -244,13 +244,13 @@ def _fill_arena() -> list[Any]:
             return taken
 
 
-def _arena_array(count: int) -> Array:
+def arena_array(count: int) -> Array:
     array = np.frombuffer(client().alloc(4 * count), np.float32)
     array[:] = hvd.rank() + 1
     return array
 
 
-def _refused_for_want_of_room(wait: Callable[[], object]) -> None:
+def refused_for_want_of_room(wait: Callable[[], object]) -> None:
     with pytest.raises(EngineError, match="HVD_ARENA_BYTES") as caught:
         wait()
     print(f"error: {caught.value}".replace("\n", " "))
@@ -258,22 +258,22 @@ def _refused_for_want_of_room(wait: Callable[[], object]) -> None:
 
 def no_room(name: str, warm: str) -> None:
     """The last rank has no room for the second of three operations: all hear so, the others are not affected."""
-    count, first, third = 25_000, _arena_array(25_000), _arena_array(25_000)
+    count, first, third = 25_000, arena_array(25_000), arena_array(25_000)
     chosen = name or None
     for _ in range(int(warm)):
-        allreduce(_arena_array(count), chosen)
-    taken = _fill_arena() if hvd.rank() == hvd.size() - 1 else []
+        allreduce(arena_array(count), chosen)
+    taken = fill_arena() if hvd.rank() == hvd.size() - 1 else []
     ops = [reduce_start([first], chosen)]
     if chosen:
         ops[0].wait()
     ops.append(reduce_start([mine(count)], chosen))
     if chosen:
-        _refused_for_want_of_room(ops[1].wait)
+        refused_for_want_of_room(ops[1].wait)
     third *= 2
     ops.append(reduce_start([third], chosen))
     ops[0].wait()
     if not chosen:
-        _refused_for_want_of_room(ops[1].wait)
+        refused_for_want_of_room(ops[1].wait)
     ops[2].wait()
     assert (first == total()).all()
     assert (third == 2 * total()).all()
@@ -283,9 +283,9 @@ def no_room(name: str, warm: str) -> None:
 
 def no_room_to_publish() -> None:
     """The last rank can't publish its rows, nor stage a blocking reduction: both are refused everywhere."""
-    taken = _fill_arena() if hvd.rank() == hvd.size() - 1 else []
-    _refused_for_want_of_room(lambda: allgather(mine(25_000), "rows"))
-    _refused_for_want_of_room(lambda: allreduce(mine(10_000), "blocking"))
+    taken = fill_arena() if hvd.rank() == hvd.size() - 1 else []
+    refused_for_want_of_room(lambda: allgather(mine(25_000), "rows"))
+    refused_for_want_of_room(lambda: allreduce(mine(10_000), "blocking"))
     del taken
     assert len(allgather(mine(25_000), "rows")) == 25_000 * hvd.size()
     assert (allreduce(mine(10_000), "blocking") == total()).all()
@@ -293,7 +293,7 @@ def no_room_to_publish() -> None:
 
 def too_large_for_the_arena() -> None:
     """No rank has room for an asynchronous operation of 4 MB in 1 MiB; a blocking one goes through in pieces."""
-    _refused_for_want_of_room(lambda: reduce_start([mine(1_000_000)], "large").wait())
+    refused_for_want_of_room(lambda: reduce_start([mine(1_000_000)], "large").wait())
     assert (allreduce(mine(10), "small") == total()).all()
     assert (allreduce(mine(1_000_000), "pieces") == total()).all()
     assert (allreduce(mine(10), "small") == total()).all()

@@ -22,6 +22,7 @@ __all__ = [
     "MEMORY",
     "OK",
     "PENDING",
+    "SPENT",
     "Engine",
     "NativeEngine",
     "NoRoom",
@@ -29,7 +30,7 @@ __all__ = [
 ]
 
 OK, PENDING, MARKED = 0, 1, 2
-INVALID, MEMORY, CLOSED, FAILED, CANCELLED = -1, -2, -3, -4, -5
+INVALID, MEMORY, CLOSED, FAILED, CANCELLED, SPENT = -1, -2, -3, -4, -5, -6
 _BLOCKING = 1
 
 _TEXTS = {
@@ -38,6 +39,7 @@ _TEXTS = {
     CLOSED: "the epoch was closed",
     FAILED: "the epoch failed",
     CANCELLED: "the operation was cancelled",
+    SPENT: "its input lay in shared memory, and a round that was taken back has overwritten it",
 }
 
 
@@ -70,7 +72,7 @@ class Engine(Protocol):
     def reduce_bound(self, offset: int, buffer: Buffer, blocking: bool, tag: int) -> int: ...
     def pull(self, buffers: Sequence[tuple[int, int]], meta: Sequence[int], tag: int) -> int: ...
     def bind(self, handle: int, offset: int) -> tuple[int, int]: ...
-    def unbind(self, handle: int) -> bool: ...
+    def unbind(self, handle: int) -> int: ...
     def wait(self, handle: int, timeout_ms: int) -> int: ...
     def tag(self, handle: int, tag: int) -> None: ...
     def poll(self, handle: int) -> int: ...
@@ -139,9 +141,10 @@ class NativeEngine:
         status: int = self._lib.hvd_op_bind(self._engine, handle, offset, self._round_ref)
         return status, self._bind_round.value
 
-    def unbind(self, handle: int) -> bool:
-        """hvd_op_unbind; whether the operation is off its round."""
-        return int(self._lib.hvd_op_unbind(self._engine, handle)) == OK
+    def unbind(self, handle: int) -> int:
+        """hvd_op_unbind; the status: the operation is off its round with OK and with SPENT."""
+        status: int = self._lib.hvd_op_unbind(self._engine, handle)
+        return status
 
     def wait(self, handle: int, timeout_ms: int) -> int:
         """hvd_op_wait; the status."""

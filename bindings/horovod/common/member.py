@@ -30,8 +30,9 @@ from horovod.common.core.events import (
     Unbind,
     Unbound,
 )
-from horovod.common.engine import CANCELLED, CLOSED, FAILED, INVALID, MARKED, OK, Engine, status_text
+from horovod.common.engine import CANCELLED, CLOSED, FAILED, INVALID, MARKED, OK, SPENT, Engine, status_text
 from horovod.common.exceptions import AgentLostError, EngineError, ErrorKind, error_of_kind
+from horovod.common.layout import payload_bytes
 from horovod.common.operations import AgentOp
 from horovod.common.process import Membership, Process
 from horovod.common.replies import Replies
@@ -113,9 +114,15 @@ class EpochMember:
         self._run(self._core.handle(Unbound(command.plan, gone)))
 
     def _taken_off(self, op: AgentOp) -> bool:
-        """Whether the operation has no place on the board (any more): one that was only parked here never had."""
+        """Whether the operation has no place on the board (any more): one that was only parked here never had.
+
+        One whose input is gone, because nothing has kept it, takes no part in any round: all ranks hear of it, and stay in step.
+        """
         if op.placed:
-            op.placed = not self._engine.unbind(op.handle)
+            status = self._engine.unbind(op.handle)
+            op.placed = status not in (OK, SPENT)
+            if status == SPENT:
+                op.no_room_bytes = max(payload_bytes(op.signature), 1)
         return not op.placed
 
     def _do_fail(self, command: FailOp) -> None:
