@@ -33,7 +33,9 @@ LABELS = [f"{module}.{name}" for module in MODULES for name in checks_of(module)
 
 
 @pytest.mark.parametrize("label", LABELS, ids=lambda label: label.removeprefix("tests.torch.checks_"))
-@pytest.mark.parametrize("topology", [(1,), (3,), *TOPOLOGIES], indirect=True, ids=_text)
+@pytest.mark.parametrize(
+    "topology", [(1,), pytest.param((3,), marks=pytest.mark.slow), *TOPOLOGIES], indirect=True, ids=_text
+)
 def test_check(topology: Slots, label: str) -> None:
     expect_passed(topology, MODULES, label)
 
