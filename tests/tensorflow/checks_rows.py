@@ -46,6 +46,28 @@ def check_compression_of_large_values() -> None:
         assert (got.dtype, got.numpy().tolist()) == (dtype, [3])
 
 
+class Negated(hvd.Compression.none):
+    """A compressor of a user."""
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        return -tensor, "kept"
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        assert ctx == "kept"
+        return -2.0 * tensor
+
+
+def check_a_compressor_of_ones_own() -> None:
+    given = tf.constant([1.0, 2.0])
+    slices = tf.IndexedSlices(tf.ones((1, 2)), tf.constant([0]), dense_shape=tf.constant([3, 2]))
+    for wrap in (lambda f: f, tf.function):
+        assert wrap(hvd.allreduce)(given, compression=Negated).numpy().tolist() == [2.0, 4.0]
+        gathered = wrap(hvd.allreduce)(slices, op=hvd.Sum, compression=Negated)
+        assert gathered.values.numpy().tolist() == [[2.0, 2.0]] * hvd.size()
+
+
 def check_nothing_to_send_to_some() -> None:
     """Rows S04 and S05: each rank sends (receiver + sender) % 3 rows; gradients flow back to the senders."""
     me, size = hvd.rank(), hvd.size()
@@ -148,3 +170,24 @@ def check_inputs_are_left_alone() -> None:
     variable = tf.Variable(x)
     assert hvd.broadcast(variable, 0) is not variable
     np.testing.assert_array_equal(variable.numpy(), x)
+
+
+def check_torch_in_the_same_rank() -> None:
+    """One job serves both frameworks: an operation of one is in flight while the other's runs."""
+    import horovod.torch as hvd_torch
+    import torch
+
+    assert hvd_torch.rank() == hvd.rank()
+    for _ in range(3):
+        started = hvd_torch.allreduce_async(torch.ones(5), op=hvd_torch.Sum)
+        assert float(hvd.allreduce(tf.constant(2.0), op=hvd.Sum)) == 2.0 * hvd.size()
+        assert hvd_torch.synchronize(started).tolist() == [hvd.size()] * 5
+    w, v = torch.nn.Parameter(torch.zeros(2)), tf.keras.Variable([0.0, 0.0])
+    theirs = hvd_torch.DistributedOptimizer(torch.optim.SGD([w], lr=1.0), named_parameters=[("w", w)])
+    ours = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(1.0))
+    for _ in range(2):
+        (w.sum() * (hvd.rank() + 1.0)).backward()
+        ours.apply([tf.ones(2) * (hvd.rank() + 1.0)], [v])
+        theirs.step()
+        theirs.zero_grad()
+    assert w.tolist() == v.numpy().tolist() == [-2.0 * np.mean([r + 1.0 for r in ranks()])] * 2

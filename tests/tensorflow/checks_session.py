@@ -125,3 +125,60 @@ def check_the_wrapper_is_like_the_optimizer() -> None:
     assert wrapped.get_slot_names() == []
     with pytest.raises(ValueError, match="already"):
         hvd.DistributedOptimizer(wrapped)
+
+
+def check_options_of_the_optimizer() -> None:
+    """Every way to reduce, and a variable that stays local, over one pass and over two."""
+    mine, mean = hvd.rank() + 1.0, sum(r + 1.0 for r in range(hvd.size())) / hvd.size()
+    cases: list[tuple[dict[str, Any], float, float]] = [
+        ({}, mean, mine / hvd.size()), ({"op": hvd.Sum}, mean * hvd.size(), mine / hvd.size()),
+        ({"compression": hvd.Compression.fp16}, mean, mine / hvd.size()), ({"groups": 1}, mean, mine / hvd.size()),
+        ({"gradient_predivide_factor": 2.0}, mean, mine / hvd.size()), ({"scale_local_gradients": False}, mean, mine),
+    ]  # fmt: skip
+    for passes in (1, 2):
+        for options, shared, local in cases:
+
+            def build(options: dict[str, Any] = options, passes: int = passes) -> Any:
+                variables = [v1.get_variable(name, initializer=[0.0], use_resource=True) for name in "abc"]
+                optimizer = hvd.DistributedOptimizer(
+                    v1.train.GradientDescentOptimizer(1.0), backward_passes_per_step=passes, **options
+                )
+                optimizer.register_local_var(variables[2])
+                return variables, optimizer.minimize(tf.add_n([tf.reduce_sum(v) for v in variables]) * mine)
+
+            with tf.Graph().as_default(), v1.Session() as session:
+                variables, update = build()
+                session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+                for _ in range(passes):
+                    session.run(update)
+                got = [float(value[0]) for value in session.run(variables)]
+            np.testing.assert_allclose(got, [-passes * shared, -passes * shared, -passes * local], rtol=1e-3)
+
+
+def check_the_counter_of_passes() -> None:
+    with tf.Graph().as_default(), v1.Session() as session:
+        v = v1.get_variable("v", initializer=[0.0], use_resource=True)
+        optimizer = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(1.0), backward_passes_per_step=3)
+        update = optimizer.minimize(tf.reduce_sum(v))
+        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+        session.run(update)
+        assert int(session.run(optimizer._agg_helper.counter)) == 1
+        assert [w.name.split("/")[0] for w in v1.local_variables()] == [
+            f"aggregation_variables_DistributedGradientDescentOptimizer{hvd.rank()}"
+        ] * 2
+
+
+def check_two_optimizers_of_one_class_keep_their_sums_apart() -> None:
+    mean = sum(r + 1.0 for r in range(hvd.size())) / hvd.size()
+    with tf.Graph().as_default(), v1.Session() as session:
+        a, b = (v1.get_variable(name, initializer=[0.0], use_resource=True) for name in "ab")
+        updates = [
+            hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(1.0), backward_passes_per_step=2).minimize(
+                tf.reduce_sum(variable) * factor * (hvd.rank() + 1.0), var_list=[variable]
+            )
+            for variable, factor in ((a, 1.0), (b, 10.0))
+        ]
+        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+        for update in (*updates, *updates):
+            session.run(update)
+        np.testing.assert_allclose(session.run([a, b]), [[-2 * mean], [-20 * mean]], rtol=1e-6)

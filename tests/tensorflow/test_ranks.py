@@ -44,3 +44,9 @@ def test_keras_on_the_torch_backend(topology: Slots, name: str) -> None:
 @pytest.mark.parametrize("topology", [(2,), pytest.param((1, 1), marks=slow)], indirect=True, ids=text_of)
 def test_keras_on_the_jax_backend(topology: Slots, name: str) -> None:
     expect_passed(topology, ("checks_jax_backend",), name, backend="jax")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", _cases(("checks_memory",)))
+def test_memory(name: str) -> None:
+    expect_passed((2,), ("checks_memory",), name)

@@ -5,37 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 import horovod.torch as hvd
+from horovod._keras.runs import cut
 from horovod.common.gradients import GradientSettings, Groups, agree_on, plain_name
 
 __all__ = ["reduce_gradients"]
-
-_BUCKET_BYTES = 16 << 20
-
-
-def _cut(positions: Sequence[int], grads: Sequence[torch.Tensor], groups: Groups) -> list[list[int]]:
-    """Positions that are reduced together, from the last to the first."""
-    backwards = list(reversed(positions))
-    if isinstance(groups, int):
-        size = -(-len(backwards) // groups)
-        return [backwards[start : start + size] for start in range(0, len(backwards), size)]
-    if groups is not None:
-        known = {position for group in groups for position in group}
-        return [
-            *[[p for p in group if p in positions] for group in groups],
-            *[[p] for p in backwards if p not in known],
-        ]
-    runs: list[list[int]] = []
-    filled = _BUCKET_BYTES
-    for position in backwards:
-        if filled >= _BUCKET_BYTES:
-            runs.append([])
-            filled = 0
-        runs[-1].append(position)
-        filled += grads[position].nbytes
-    return runs
 
 
 def reduce_gradients(
@@ -48,7 +22,7 @@ def reduce_gradients(
     described = [f"{plain_name(names[p])!r} ({results[p].dtype} {list(results[p].shape)})" for p in present]
     identity = agree_on(described, settings)
     started = []
-    for number, run in enumerate(run for run in _cut(present, results, groups) if run):
+    for number, run in enumerate(cut({p: results[p].nbytes for p in present}, groups)):
         pairs = [settings.compression.compress(results[position].detach()) for position in run]
         sent = [compressed for compressed, _ in pairs]
         name = f"gradients.{identity}.{number}"

@@ -77,7 +77,8 @@ class LocalGradientAggregationHelper:
         if not present:
             return list(grads)
         dense = [tf.convert_to_tensor(grads[index]) for index in present]
-        with v1.variable_scope(self._scope, reuse=v1.AUTO_REUSE):
+        # A scope of its own for each: optimizers of one class in one graph must not add to each other's sums.
+        with v1.variable_scope(None, default_name=self._scope):
             self.counter = self._variable("aggregation_counter", (), tf.int32)
             sums = [
                 self._variable(f"aggregated_{index}", vars[index].shape, grad.dtype)
