@@ -15,7 +15,7 @@ from benchmarks.group import Group
 from benchmarks.machine import threads_per_rank
 from benchmarks.measure import Effort, Series, measure, running
 from benchmarks.options import build_parser, effort_of, peers_of
-from benchmarks.report import Report, exit_code
+from benchmarks.report import Report
 from benchmarks.targets import ALLREDUCE, KIB, MIB, case_name
 
 SIZES = {
@@ -76,10 +76,7 @@ def main() -> int:
     parser.add_argument("--max-bytes", type=int, default=64 * MIB, help="leave larger sizes out")
     parser.add_argument("--no-crowd", action="store_true", help="leave out the case with more ranks than cores")
     arguments = parser.parse_args()
-    report = run(arguments)
-    if arguments.json:
-        report.write(arguments.json)
-    return exit_code(report.verdicts) if arguments.strict else 0
+    return run(arguments).conclude(arguments.json, arguments.strict)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from benchmarks.measure import Effort, Outcome, Series, measure, running
 from benchmarks.memory import memfd_bytes, private_bytes, tree
 from benchmarks.options import build_parser, effort_of, peers_of
 from benchmarks.peers import hvd
-from benchmarks.report import Report, exit_code, format_s
+from benchmarks.report import Report, format_s
 from benchmarks.shapes import SETS, layers, total_bytes
 from benchmarks.stats import slowest
 from benchmarks.targets import GRADIENTS
@@ -135,10 +135,7 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=64, help="rows per rank in a training step")
     parser.add_argument("--names", type=int, default=100_000, help="how many new names")
     arguments = parser.parse_args()
-    report = run(arguments)
-    if arguments.json:
-        report.write(arguments.json)
-    return exit_code(report.verdicts) if arguments.strict else 0
+    return run(arguments).conclude(arguments.json, arguments.strict)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from benchmarks.group import Group
 from benchmarks.machine import threads_per_rank
 from benchmarks.measure import Effort, Series, measure, running
 from benchmarks.peers import gloo, raw
-from benchmarks.report import Report, exit_code
+from benchmarks.report import Report
 from benchmarks.shapes import small
 from benchmarks.site import Site
 from benchmarks.startup import measure_startup
@@ -152,13 +152,10 @@ def main() -> int:
     parser.add_argument("--tensors", type=int, default=500, help="of a burst")
     parser.add_argument("--rounds", type=int, default=Effort().rounds, help="turns that each series takes")
     parser.add_argument("--budget-s", type=float, default=Effort().budget_s, help="seconds of each turn")
-    parser.add_argument("--json", metavar="FILE", help="where the results go")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where the results go")
     parser.add_argument("--strict", action="store_true", help="exit with 1 when a target is missed")
     arguments = parser.parse_args()
-    report = run(arguments)
-    if arguments.json:
-        report.write(Path(arguments.json))
-    return exit_code(report.verdicts) if arguments.strict else 0
+    return run(arguments).conclude(arguments.json, arguments.strict)
 
 
 if __name__ == "__main__":

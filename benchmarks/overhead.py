@@ -16,7 +16,7 @@ from benchmarks.group import Group
 from benchmarks.measure import Effort, Series, measure, running
 from benchmarks.options import build_parser, effort_of
 from benchmarks.peers import hvd
-from benchmarks.report import Report, exit_code, format_s
+from benchmarks.report import Report, format_s
 from benchmarks.shapes import Shapes, resnet50, small
 from benchmarks.targets import OVERHEAD
 
@@ -66,10 +66,7 @@ def main() -> int:
     parser.add_argument("--only", default="layers,gradients", help="layers, gradients, or both")
     parser.add_argument("--sets", default=",".join(GRADIENT_SETS), help="some of " + ",".join(GRADIENT_SETS))
     arguments = parser.parse_args()
-    report = run(arguments)
-    if arguments.json:
-        report.write(arguments.json)
-    return exit_code(report.verdicts) if arguments.strict else 0
+    return run(arguments).conclude(arguments.json, arguments.strict)
 
 
 if __name__ == "__main__":

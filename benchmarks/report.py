@@ -69,6 +69,12 @@ class Report:
         }
         path.write_text(json.dumps(content, indent=1) + "\n")
 
+    def conclude(self, path: Path | None, strict: bool) -> int:
+        """Writes the file that was asked for; the exit code: 1 when a target was missed and that counts."""
+        if path is not None:
+            self.write(path)
+        return exit_code(self.verdicts) if strict else 0
+
 
 def _case_json(outcome: Outcome) -> dict[str, object]:
     ours = outcome.summaries.get("hvd")

@@ -32,6 +32,11 @@ class Target(Protocol):
         ...
 
 
+def _ratio(values: Mapping[str, float], upper: str, lower: str) -> float | None:
+    """None when one of the series was not measured."""
+    return values[upper] / values[lower] if upper in values and lower in values else None
+
+
 @dataclass(frozen=True, slots=True)
 class AtLeast:
     """``theirs`` divided by ``ours`` must be at least ``factor``."""
@@ -44,11 +49,10 @@ class AtLeast:
 
     def judge(self, results: Results) -> Verdict:
         """How many times faster."""
-        values = results.get(self.case, {})
+        reached = _ratio(results.get(self.case, {}), self.theirs, self.ours)
         text = f"{self.text}, at least {self.factor:g}x"
-        if self.ours not in values or self.theirs not in values:
+        if reached is None:
             return Verdict(text, f"needs {self.ours} and {self.theirs}", None)
-        reached = values[self.theirs] / values[self.ours]
         return Verdict(text, f"{reached:.2f}x", reached >= self.factor)
 
 
@@ -64,11 +68,10 @@ class AtMostTimes:
 
     def judge(self, results: Results) -> Verdict:
         """How many times as long."""
-        values = results.get(self.case, {})
+        reached = _ratio(results.get(self.case, {}), self.ours, self.theirs)
         text = f"{self.text}, at most {self.factor:g}x"
-        if self.ours not in values or self.theirs not in values:
+        if reached is None:
             return Verdict(text, f"needs {self.ours} and {self.theirs}", None)
-        reached = values[self.ours] / values[self.theirs]
         return Verdict(text, f"{reached:.2f}x", reached <= self.factor)
 
 

@@ -16,7 +16,7 @@ from benchmarks.machine import threads_per_rank
 from benchmarks.measure import Series, measure, running
 from benchmarks.options import build_parser, effort_of, peers_of
 from benchmarks.peers import keras
-from benchmarks.report import Report, exit_code, format_s
+from benchmarks.report import Report, format_s
 from benchmarks.shapes import layers, total_bytes
 from benchmarks.targets import TENSORFLOW_FIT
 
@@ -57,10 +57,7 @@ def main() -> int:
     parser.add_argument("--layers", type=int, default=80, help="fully connected layers, of 512 x 512")
     parser.set_defaults(peers="mirrored", budget_s=3.0)
     arguments = parser.parse_args()
-    report = run(arguments)
-    if arguments.json:
-        report.write(arguments.json)
-    return exit_code(report.verdicts) if arguments.strict else 0
+    return run(arguments).conclude(arguments.json, arguments.strict)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import sys
 from benchmarks.cases import Case
 from benchmarks.measure import Outcome, Series, measure, running
 from benchmarks.options import build_parser, effort_of, peers_of
-from benchmarks.report import Report, exit_code
+from benchmarks.report import Report
 from benchmarks.targets import THROUGHPUT
 
 MODELS = {"resnet50": (8, 32), "bert-base": (1, 64)}
@@ -56,10 +56,7 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=0, help="pixels or words; default: a table by network")
     parser.add_argument("--threads", type=int, default=1, help="compute threads per rank")
     arguments = parser.parse_args()
-    report = run(arguments)
-    if arguments.json:
-        report.write(arguments.json)
-    return exit_code(report.verdicts) if arguments.strict else 0
+    return run(arguments).conclude(arguments.json, arguments.strict)
 
 
 if __name__ == "__main__":
