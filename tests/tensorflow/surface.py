@@ -6,28 +6,13 @@
 
 from __future__ import annotations
 
+from tests.surface import BASICS, PROCESS_SETS
+
 __all__ = ["CALLBACKS", "CHANGED", "NAMES", "SURFACE"]
 
 _DEVICES = "device_dense='', device_sparse=''"
 _FACTORS = "prescale_factor=1.0, postscale_factor=1.0"
 _SCOPED = "ignore_name_scope=False, process_set=PS"
-_BASICS = {
-    "init": "comm=None, process_sets=None",
-    "start_timeline": "file_path, mark_cycles=False",
-    **dict.fromkeys(
-        (
-            "shutdown", "is_initialized", "stop_timeline", "size", "local_size", "cross_size", "rank", "local_rank",
-            "cross_rank", "mpi_threads_supported", "mpi_enabled", "mpi_built", "gloo_enabled", "gloo_built",
-            "nccl_built", "ddl_built", "ccl_built", "cuda_built", "rocm_built",
-        ),
-        "",
-    ),
-}  # fmt: skip
-_PROCESS_SETS = {
-    "ProcessSet": "ranks_or_comm",
-    "add_process_set": "process_set",
-    "remove_process_set": "process_set",
-}
 _QUESTIONS = {
     "size_op": "process_set_id=0, name=None",
     "process_set_included_op": "process_set_id=0, name=None",
@@ -119,7 +104,7 @@ _ELASTIC = {
 
 SURFACE: dict[str, dict[str, str]] = {
     "horovod.tensorflow": {
-        **_BASICS, **_PROCESS_SETS, **_QUESTIONS, **_MOVES, **_REDUCTIONS, **_UNDERSCORED, **_STATE, **_HELPERS,
+        **BASICS, **PROCESS_SETS, **_QUESTIONS, **_MOVES, **_REDUCTIONS, **_UNDERSCORED, **_STATE, **_HELPERS,
         **_WRAPPERS, **_COMMON,
         "_make_allreduce_grads_fn": f"name, {_DEVICES.replace(chr(61) + chr(39) * 2, '')}, compression, sparse_as_dense, "
         "op, gradient_predivide_factor, groups, process_set=PS",
@@ -127,7 +112,7 @@ SURFACE: dict[str, dict[str, str]] = {
         "_executing_eagerly": "",
     },
     "horovod.tensorflow.mpi_ops": {
-        **_BASICS, **_QUESTIONS, **_MOVES, **_UNDERSCORED,
+        **BASICS, **_QUESTIONS, **_MOVES, **_UNDERSCORED,
         "is_homogeneous": "",
         "handle_average_backwards_compatibility": "op, average",
     },
@@ -149,13 +134,13 @@ SURFACE: dict[str, dict[str, str]] = {
     "horovod.keras.elastic": _ELASTIC,
     "horovod.tensorflow.sync_batch_norm": {"SyncBatchNormalization": "fused=False, **kwargs"},
     "horovod.tensorflow.keras": {
-        **_BASICS, **_PROCESS_SETS, **_KERAS,
+        **BASICS, **PROCESS_SETS, **_KERAS,
         "DistributedOptimizer": f"{_WRAPPED}, {_PASSES}, num_groups=0, groups=None, process_set=PS, "
         "scale_local_gradients=True",
         "allreduce": f"value, name=None, average=None, {_FACTORS}, op=None, compression=none",
     },
     "horovod.keras": {
-        **_BASICS, **_KERAS,
+        **BASICS, **_KERAS,
         "DistributedOptimizer": f"{_WRAPPED}, num_groups=0, groups=None",
         "PartialDistributedOptimizer": f"{_WRAPPED}, {_PASSES}, groups=None, process_set=PS, local_layers=None, "
         "scale_local_gradients=True",

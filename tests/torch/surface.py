@@ -6,6 +6,8 @@ the arguments that this package adds at the end, each with a default, so that no
 
 from __future__ import annotations
 
+from tests.surface import BASICS, PROCESS_SETS
+
 __all__ = ["CONSTANTS", "MORE", "NAMES", "SURFACE"]
 
 _FACTORS = "prescale_factor=1.0, postscale_factor=1.0"
@@ -44,23 +46,6 @@ _OPERATIONS = {
     "poll": "handle",
     "synchronize": "handle",
 }
-_BASICS = {
-    "init": "comm=None, process_sets=None",
-    "start_timeline": "file_path, mark_cycles=False",
-    **dict.fromkeys(
-        (
-            "shutdown", "is_initialized", "stop_timeline", "size", "local_size", "cross_size", "rank", "local_rank",
-            "cross_rank", "mpi_threads_supported", "mpi_enabled", "mpi_built", "gloo_enabled", "gloo_built",
-            "nccl_built", "ddl_built", "ccl_built", "cuda_built", "rocm_built",
-        ),
-        "",
-    ),
-}  # fmt: skip
-_PROCESS_SETS = {
-    "ProcessSet": "ranks_or_comm",
-    "add_process_set": "process_set",
-    "remove_process_set": "process_set",
-}
 _STATE = {
     "broadcast_parameters": "params, root_rank",
     "broadcast_optimizer_state": "optimizer, root_rank, model=None",
@@ -74,10 +59,10 @@ _OPTIMIZER = {
 _BATCH_NORM = {"SyncBatchNorm": "num_features, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True"}
 
 SURFACE: dict[str, dict[str, str]] = {
-    "horovod.torch": {**_OPERATIONS, **_BASICS, **_PROCESS_SETS, **_STATE, **_OPTIMIZER, **_BATCH_NORM},
+    "horovod.torch": {**_OPERATIONS, **BASICS, **PROCESS_SETS, **_STATE, **_OPTIMIZER, **_BATCH_NORM},
     "horovod.torch.mpi_ops": {
         **_OPERATIONS,
-        **_BASICS,
+        **BASICS,
         "is_homogeneous": "",
         "handle_average_backwards_compatibility": "op, average",
     },
@@ -124,7 +109,7 @@ SURFACE: dict[str, dict[str, str]] = {
         "is_version_greater_equal_than": "ver, target",
     },
     "horovod.common.process_sets": {
-        **_PROCESS_SETS,
+        **PROCESS_SETS,
         "_setup": "basics",
         "_init_process_sets": "process_set_list",
         "_temp_process_set_object": "process_set_id",
