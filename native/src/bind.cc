@@ -178,7 +178,8 @@ void hvd_engine::drop_queued(Op *op) {
 }
 
 // Takes a queued or arrived op off its round; false when the round has opened.  A round that the net has taken back may have
-// holders of chunks until these are done.  Once results were written, the input may be gone.
+// holders of chunks until these are done.  Once results were written, the input may be gone: but then all hosts were in it, and only
+// the end of the epoch takes it back, which ends the op too.
 bool hvd_engine::take_off(Op *op, uint32_t how) {
   if (op->state == OpState::kQueued) {
     drop_queued(op);

@@ -158,6 +158,7 @@ uint64_t Impostor::add(uint64_t id, uint32_t kind, uint64_t bytes) {
   uint64_t offset = 0;
   CHECK_EQUAL(hvd_board_plan_add(host->board, &spec, &offset), HVD_OK);
   CHECK_EQUAL(hvd_net_plan_add(host->net, offset, ring, 2, ring, spec.n_members), HVD_OK);
+  info_of(*host);  // commands are taken in order: the net knows the plan before a frame of it can arrive
   return offset;
 }
 

@@ -123,7 +123,7 @@ void test_bad_frames(uint32_t algorithm) {
     lie.spoil(frame);
     peer.say(frame, std::min(frame.bytes, 1000u));
     std::string text = peer.loss();
-    if (text.find(lie.text) == std::string::npos) std::printf("%s, not %s\n", text.c_str(), lie.text);
+    if (text.find(lie.text) == std::string::npos) std::fprintf(stderr, "%s, not %s\n", text.c_str(), lie.text);
     CHECK(text.find("bad frame") == 0 && text.find(lie.text) != std::string::npos);
   }
 }
