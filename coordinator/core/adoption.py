@@ -103,7 +103,13 @@ class TakenJob:
 
     def limits(self) -> Config:
         """Those of the job; how long ranks may take to end is this coordinator's to say."""
-        return replace(self.start.limits, grace_s=self.config.grace_s, culprit_exit_s=self.config.culprit_exit_s)
+        mine = self.config
+        return replace(
+            self.start.limits,
+            grace_s=mine.grace_s,
+            culprit_exit_s=mine.culprit_exit_s,
+            last_words_s=mine.last_words_s,
+        )
 
     def job(self) -> Job:
         """As it was before what ``news`` tells."""

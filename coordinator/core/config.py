@@ -19,3 +19,5 @@ class Config:
     deterministic: bool = False  # the ring by name, so that results repeat from run to run
     # How long a rank that left the epoch first may take to exit before the others' failure stops it.
     culprit_exit_s: float = 2.0
+    # How long ranks may take to show the error that a failed one has brought them, and to leave, before they are told to.
+    last_words_s: float = 2.0

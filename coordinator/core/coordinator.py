@@ -296,6 +296,11 @@ class Coordinator(Takeover):
         if culprit not in (-1, failure.rank) and alive:
             # Its shutdown came first; its exit, which explains the others', is on the way.
             job.stop_at = job.stop_at or now + self.config.culprit_exit_s
+        elif job.stopping or job.stop_at is not None:
+            return
+        elif job.phases[RankPhase.READY] or job.phases[RankPhase.LEFT]:
+            # They get an error, which names what happened: SIGTERM must not come before they can show it.
+            job.stop_at = now + self.config.last_words_s
         else:
             self._stop(out, job, (job.blamed or failure).text)
 

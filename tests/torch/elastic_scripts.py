@@ -71,7 +71,6 @@ import torch
 import horovod.torch as hvd
 
 hvd.init()
-signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher ends the other ranks of a job that has failed
 model = torch.nn.Linear(2, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
