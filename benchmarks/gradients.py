@@ -55,13 +55,10 @@ def measure_step(groups: Mapping[str, Group], effort: Effort, report: Report, ba
 
 
 def added_s(outcome: Outcome, base: str = "alone") -> dict[str, float]:
-    """What each peer adds to the median step of its own ranks alone, or of a single one; below a microsecond it is noise."""
-    medians = {name: summary.median_s for name, summary in outcome.summaries.items()}
-    return {
-        name: max(1e-6, seconds - medians[f"{name}-{base}"])
-        for name, seconds in medians.items()
-        if f"{name}-{base}" in medians
-    }
+    """What each peer adds to the step of its own ranks alone, or of a single one; below a microsecond it is noise."""
+    names = outcome.summaries.keys()
+    pairs = {name: f"{name}-{base}" for name in names if f"{name}-{base}" in names}
+    return {name: max(1e-6, outcome.median_difference(name, other)) for name, other in pairs.items()}
 
 
 def measure_names(group: Group, report: Report, count: int) -> None:

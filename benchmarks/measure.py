@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from statistics import median
 
 from benchmarks.cases import Case, Unsupported
 from benchmarks.group import Group, PeerFailed
@@ -34,6 +35,7 @@ class Series:
     group: Group
     case: Case
     samples: list[float] = field(default_factory=list)
+    turns: list[float] = field(default_factory=list)  # the median of each
     inner: int = 1
     count: int = 1
 
@@ -46,7 +48,9 @@ class Series:
 
     def take_turn(self) -> None:
         """Adds this turn's samples."""
-        self.samples += self._run(inner=self.inner, samples=self.count)
+        found = self._run(inner=self.inner, samples=self.count)
+        self.samples += found
+        self.turns.append(median(found))
 
     def _run(self, inner: int, samples: int) -> list[float]:
         answers = self.group.order("run", name=self.name, inner=inner, samples=samples)
@@ -55,10 +59,15 @@ class Series:
 
 @dataclass(slots=True)
 class Outcome:
-    """Summaries by name of the series, and reasons for those that are missing."""
+    """Summaries by name of the series, the medians of its turns, and reasons for those that are missing."""
 
     summaries: dict[str, Summary] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+    turns: dict[str, list[float]] = field(default_factory=dict)
+
+    def median_difference(self, name: str, base: str) -> float:
+        """The median of what ``name`` took more than ``base`` in the same turn: a machine that slows down slows both."""
+        return median(one - other for one, other in zip(self.turns[name], self.turns[base], strict=True))
 
 
 @contextmanager
@@ -82,12 +91,15 @@ def measure(series: Sequence[Series], effort: Effort) -> Outcome:
             except (Unsupported, PeerFailed) as error:
                 outcome.skipped[one.name] = str(error)
     for turn in range(effort.rounds):
+        order = ready if turn % 2 else ready[::-1]  # neighbours stay neighbours, and each is the first of two in turn
         for position in range(len(ready)):
-            one = ready[(turn + position) % len(ready)]
+            one = order[(turn + position) % len(ready)]
             if one.name not in outcome.skipped:
                 _take_turn(one, outcome)
     _drop_all(series)
-    outcome.summaries = {one.name: summarize(one.samples) for one in ready if one.name not in outcome.skipped}
+    whole = [one for one in ready if one.name not in outcome.skipped]
+    outcome.summaries = {one.name: summarize(one.samples) for one in whole}
+    outcome.turns = {one.name: one.turns for one in whole}
     return outcome
 
 

@@ -55,7 +55,7 @@ def main() -> int:
     parser = build_parser(__doc__)
     parser.add_argument("--batch", type=int, default=64, help="rows per rank in a training step")
     parser.add_argument("--layers", type=int, default=80, help="fully connected layers, of 512 x 512")
-    parser.set_defaults(peers="mirrored", budget_s=3.0)
+    parser.set_defaults(peers="mirrored", rounds=12, budget_s=1.0)
     arguments = parser.parse_args()
     return run(arguments).conclude(arguments.json, arguments.strict)
 

@@ -41,7 +41,9 @@ def test_summary() -> None:
 
 
 def _outcome(**medians: float) -> Outcome:
-    return Outcome({name.replace("_", "-"): Summary(value, value, value, value, 1) for name, value in medians.items()})
+    named = {name.replace("_", "-"): value for name, value in medians.items()}
+    summaries = {name: Summary(value, value, value, value, 1) for name, value in named.items()}
+    return Outcome(summaries, turns={name: [value] for name, value in named.items()})
 
 
 def test_percent_of_floor() -> None:
@@ -53,6 +55,13 @@ def test_added_time_refers_to_the_same_ranks() -> None:
     added = added_s(_outcome(hvd_alone=1.0, hvd=1.5, gloo_alone=1.2, gloo=2.2, other=9.0))
     assert added == {"hvd": pytest.approx(0.5), "gloo": pytest.approx(1.0)}
     assert added_s(_outcome(hvd_single=1.0, hvd_alone=1.2, hvd=1.5), "single") == {"hvd": pytest.approx(0.5)}
+
+
+def test_added_time_is_taken_turn_by_turn() -> None:
+    """A machine that became slower in one turn of three, and had a hiccup in another."""
+    outcome = _outcome(hvd_alone=1.0, hvd=1.5)
+    outcome.turns = {"hvd-alone": [1.0, 3.0, 1.0], "hvd": [1.5, 3.5, 9.0]}
+    assert added_s(outcome) == {"hvd": pytest.approx(0.5)}
 
 
 @pytest.mark.parametrize(("ours", "is_met"), [(1.5, True), (1.6, False), (None, None)])

@@ -96,8 +96,57 @@ def check_options() -> None:
     groups = [[trained.layers[0].kernel, trained.layers[1].bias]]
     fit(trained, hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), groups=groups), mine(x), mine(y))
     assert_like(trained, plain)
-    with pytest.raises(ValueError, match="gradient_accumulation_steps instead"):
-        hvd.PartialDistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=2)
+
+
+def check_passes_are_summed() -> None:
+    """Rows S26 and S27; in jitted steps, eagerly, and where a LossScaleOptimizer holds the optimizer."""
+    wrap, scale = hvd.PartialDistributedOptimizer, keras.optimizers.LossScaleOptimizer
+    total = sum(3.0 + 4.0 * rank for rank in range(hvd.size())) / hvd.size()
+    for average, expected in ((False, total), (True, total / 2)):
+        options = {"backward_passes_per_step": 2, "average_aggregated_gradients": average}
+        for make in (
+            lambda o=options: wrap(keras.optimizers.SGD(1.0), **o),
+            lambda o=options: scale(wrap(keras.optimizers.SGD(1.0), **o), initial_scale=1.0),
+        ):
+            for jit in (True, False):
+                optimizer, w = make(), keras.Variable(np.zeros(1, "float32"), name="w")
+                optimizer.build([w])
+                apply = jax.jit(optimizer.stateless_apply) if jit else optimizer.stateless_apply
+                state, values = [v.value for v in optimizer.variables], [w.value]
+                for turn in (1, 2):
+                    for grad in (1.0 + 2.0 * hvd.rank(), 2.0 + 2.0 * hvd.rank()):
+                        assert np.asarray(values[0]).tolist() == [(turn - 1) * -expected]
+                        values, state = apply(state, [np.array([grad], "float32")], values)
+                    assert np.asarray(values[0]).tolist() == [turn * -expected]
+                for variable, value in zip(optimizer.variables, state, strict=True):
+                    variable.assign(value)
+                assert int(optimizer.iterations) == 2
+
+
+def check_passes_are_reduced_once() -> None:
+    """The passes before the last one send nothing: a rank that makes one more of them does not wait."""
+    x, y = data()
+    plain, trained = model(), model()
+    fit(plain, keras.optimizers.Adam(0.01, gradient_accumulation_steps=2), x, y, 4)
+    optimizer = hvd.PartialDistributedOptimizer(
+        keras.optimizers.Adam(0.01), backward_passes_per_step=2, average_aggregated_gradients=True
+    )
+    fit(trained, optimizer, mine(x), mine(y), 4 // hvd.size())
+    assert_like(trained, plain)
+    if hvd.rank() == 0:
+        trained.train_on_batch(mine(x), mine(y))
+    everybodys(None)
+
+
+def check_what_passes_can_not_do() -> None:
+    wrap, sgd = hvd.PartialDistributedOptimizer, keras.optimizers.SGD
+    used = sgd(0.1)
+    used.build([keras.Variable(np.zeros(1, "float32"))])
+    for optimizer in (used, sgd(0.1, gradient_accumulation_steps=2)):
+        with pytest.raises(ValueError, match="wrap an optimizer that has not been used"):
+            wrap(optimizer, backward_passes_per_step=2)
+    with pytest.raises(ValueError, match="wrap the inner optimizer"):
+        wrap(keras.optimizers.LossScaleOptimizer(sgd(0.1)), backward_passes_per_step=2)
 
 
 def check_local_layers() -> None:

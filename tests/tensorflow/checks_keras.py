@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 import tempfile
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -357,10 +358,17 @@ def check_wrapping_a_built_optimizer_keeps_its_state() -> None:
 
 
 def check_different_starts_are_told() -> None:
+    """Once, with what to do; equal starts are not."""
     x, y = data()
-    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
-    with pytest.warns(RuntimeWarning, match="weights differ before the first update"):
-        fit(model(hvd.rank()), optimizer, mine(x), mine(y), ROWS)
+    for seed, told in ((hvd.rank(), 1), (1, 0)):
+        net, optimizer = model(seed), hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                fit(net, optimizer, mine(x), mine(y), ROWS)
+        texts = [str(w.message) for w in caught if "weights differ before the first update" in str(w.message)]
+        assert len(texts) == told
+        assert all("BroadcastGlobalVariablesCallback(0)" in text for text in texts)
 
 
 def check_local_variables_stay_local() -> None:

@@ -12,6 +12,7 @@ import importlib
 import os
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,12 +44,14 @@ def run_checks(modules: Sequence[str]) -> None:
             print(f"FAILED import of {module_name}\n{traceback.format_exc()}", flush=True)
             continue
         for name in checks_of(module_name):
+            started = time.monotonic()
             try:
                 getattr(module, name)()
             except (Exception, pytest.fail.Exception):
                 print(f"FAILED {module_name}.{name}\n{traceback.format_exc()}", flush=True)
             else:
                 print(f"PASSED {module_name}.{name}", flush=True)
+            print(f"TOOK {time.monotonic() - started:6.2f} s {module_name}.{name}", flush=True)
     HorovodBasics().shutdown()
 
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
+import sys
+import time
+import uuid
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.tensorflow.harness import run_job
-from tests.tensorflow.programs import TUTORIAL
+from tests.multi.conftest import _split
+from tests.runner.launcher import MARK, launch, marked, until
+from tests.tensorflow.harness import environment, run_job
+from tests.tensorflow.programs import DEATHS, LOADS, SAVES, TUTORIAL
 
 pytestmark = [
     pytest.mark.tensorflow,
@@ -78,3 +84,50 @@ def test_the_digits_example() -> None:
     text = run_job(2, [str(EXAMPLES / "tensorflow2_keras_digits.py"), "--epochs", "8"])
     (accuracy,) = _accuracies(text) or [0.0]
     assert accuracy > 95, text[-5000:]
+
+
+@pytest.mark.slow
+def test_a_process_without_horovod_loads_a_saved_model(tmp_path: Path) -> None:
+    """Row S43."""
+    saves, loads, path = tmp_path / "saves.py", tmp_path / "loads.py", tmp_path / "model.keras"
+    saves.write_text(SAVES)
+    loads.write_text(LOADS)
+    text = run_job(2, [str(saves), str(path)])
+    losses = re.findall(r"SAVED (\S+)", text)
+    assert len(losses) == 2, text
+    assert losses[0] == losses[1]
+    done = subprocess.run(
+        [sys.executable, str(loads), str(path)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == f"LOADED Adam 3 {losses[0]} True", done
+
+
+# Two seconds for last words, and what a Python with a framework needs to end; SIGTERM and SIGKILL would come later.
+GONE_S = 6.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DEATHS)
+def test_a_rank_that_is_killed_is_named_by_the_other(tmp_path: Path, name: str) -> None:
+    text, backend, error = DEATHS[name]
+    if backend == "jax":
+        pytest.importorskip("jax", reason="jax is not installed")
+    script, mark = tmp_path / "train.py", uuid.uuid4().hex
+    script.write_text(text)
+    variables = environment(KERAS_BACKEND=backend, **{MARK: mark})
+    done = launch("-np", "2", sys.executable, str(script), extra=variables, timeout=120)
+    ended = time.time()
+    output = done.stdout + done.stderr
+    said = _split(output)
+    assert done.returncode == 128 + 9, output
+    shown = "\n".join(said[0])
+    assert re.search(rf"{error}.*Rank 1 \(host \S+, pid \d+\) was killed by signal 9", shown, re.DOTALL), output
+    assert "TRAINED" not in output
+    (died,) = re.findall(r"DYING (\S+)", "\n".join(said[1]))
+    assert ended - float(died) < GONE_S, output
+    assert until(lambda: not marked(mark), 5)

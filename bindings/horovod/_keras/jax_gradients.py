@@ -19,7 +19,7 @@ from horovod.common.arrays import Array, start_bucket
 from horovod.common.calls import set_id_of, wait_all
 from horovod.common.gradients import GradientSettings, Groups, agree_on, plain_name
 
-__all__ = ["call_host_once", "reduce_gradients"]
+__all__ = ["call_host_once", "only_if", "reduce_gradients"]
 
 
 def _is_traced(values: Sequence[Any]) -> bool:
@@ -99,3 +99,10 @@ def call_host_once(function: Callable[[Sequence[Array]], None], values: Sequence
     if not _is_traced([*values, step]):
         return function([np.asarray(value) for value in values])
     return jax.lax.cond(step == 0, lambda: io_callback(on_host, None, *values, ordered=True), lambda: None)  # type: ignore[no-any-return]
+
+
+def only_if(due: Any, reduce: Callable[[list[Any]], list[Any]], grads: list[Any]) -> list[Any]:
+    """What ``reduce`` makes of the gradients when ``due`` is true, which it must be on all ranks or none; else themselves."""
+    if not _is_traced([due, *grads]):
+        return reduce(grads) if bool(due) else grads
+    return jax.lax.cond(due, reduce, lambda given: given, grads)  # type: ignore[no-any-return]

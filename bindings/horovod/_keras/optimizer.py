@@ -27,7 +27,14 @@ from horovod.common.exceptions import HorovodInternalError, UsageError
 from horovod.common.gradients import GradientSettings, Groups, kind_of, reduces
 from horovod.common.objects import allgather_pickled
 
-__all__ = ["OptimizerSettings", "distribute", "is_distributed", "is_same_variable", "passes_variables"]
+__all__ = [
+    "OptimizerSettings",
+    "distribute",
+    "is_distributed",
+    "is_same_variable",
+    "let_keras_accumulate",
+    "passes_variables",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +85,7 @@ class _Distributed:
     def _agg_helper(self) -> Accumulation | None:
         """What sums up the gradients of several passes; its ``counter`` has the passes since the last step."""
         state, settings = self._hvd(), self._hvd_settings
-        if state.accumulation is None and settings.passes > 1:
+        if state.accumulation is None and settings.passes > 1 and backend_name() != "jax":
             state.accumulation = Accumulation(settings.passes, settings.average_aggregated)
         return state.accumulation
 
@@ -146,8 +153,20 @@ class _Distributed:
         state = self._hvd()
         if not state.is_inner and not _holds_others(self):
             state.has_reduced = True
-            grads = self._hvd_reduce(list(grads), state.variables)
+            grads = self._hvd_reduce_if_due(list(grads), state.variables)
+        settings = self._hvd_settings
+        if settings.passes > 1 and not settings.average_aggregated and backend_name() == "jax":
+            grads = [grad * settings.passes for grad in grads]  # Keras has averaged them
         return super()._clip_gradients(grads)  # type: ignore[misc]
+
+    def _hvd_reduce_if_due(self, grads: list[Any], variables: Sequence[Any]) -> list[Any]:
+        # On jax, Keras takes the same way in all passes, and leaves the variables alone in those before the last.
+        passes = self.gradient_accumulation_steps  # type: ignore[attr-defined]
+        if not passes or backend_name() != "jax" or not reduces(self._hvd_settings.gradients):
+            return self._hvd_reduce(grads, variables)
+        due = (keras.ops.convert_to_tensor(self._iterations) + 1) % passes == 0  # type: ignore[attr-defined]
+        only_if = importlib.import_module("horovod._keras.jax_gradients").only_if
+        return list(only_if(due, lambda given: self._hvd_reduce(given, variables), grads))
 
     def _hvd_reduce(self, grads: list[Any], variables: Sequence[Any]) -> list[Any]:
         settings = self._hvd_settings
@@ -226,8 +245,7 @@ def passes_variables(optimizer: Any) -> list[Any]:
     return [] if accumulation is None else accumulation.variables
 
 
-def distribute(optimizer: Any, settings: OptimizerSettings) -> Any:
-    """Makes this optimizer a distributed one, and returns it."""
+def _check(optimizer: Any) -> None:
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise UsageError(f"DistributedOptimizer wraps a Keras optimizer, not {kind_of(optimizer)}.")
     if is_distributed(optimizer):
@@ -235,6 +253,27 @@ def distribute(optimizer: Any, settings: OptimizerSettings) -> Any:
     inner = getattr(optimizer, "inner_optimizer", None)
     if inner is not None and is_distributed(inner) and not inner._hvd().is_inner:
         raise UsageError("The inner optimizer is a DistributedOptimizer already; wrapping both would reduce twice.")
+
+
+def let_keras_accumulate(optimizer: Any, passes: int) -> None:
+    """On jax, whose steps keep no sums of ours: the optimizer has the sums of several passes among its variables."""
+    _check(optimizer)
+    if _holds_others(optimizer):
+        raise UsageError(
+            "backward_passes_per_step on the jax backend: wrap the inner optimizer, and give the distributed one to "
+            f"{kind_of(optimizer)}."
+        )
+    if optimizer.built or optimizer.gradient_accumulation_steps:
+        raise UsageError(
+            "backward_passes_per_step on the jax backend: wrap an optimizer that has not been used, and that has no "
+            "gradient_accumulation_steps of its own."
+        )
+    optimizer.gradient_accumulation_steps = passes
+
+
+def distribute(optimizer: Any, settings: OptimizerSettings) -> Any:
+    """Makes this optimizer a distributed one, and returns it."""
+    _check(optimizer)
     wrapped = type(optimizer)
     body = {
         "_hvd_settings": settings, "_hvd_wrapped": wrapped, "__module__": wrapped.__module__,

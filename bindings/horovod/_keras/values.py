@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from horovod._keras.backends import array_of, backend_name, binding
-from horovod._keras.optimizer import OptimizerSettings, distribute, is_distributed
+from horovod._keras.optimizer import OptimizerSettings, distribute, is_distributed, let_keras_accumulate
 from horovod.common.array_signatures import members_of
 from horovod.common.arrays import broadcast_arrays
 from horovod.common.calls import set_id_of
@@ -125,14 +125,11 @@ def wrap(
             f"DistributedOptimizer: only op=Average and op=Sum can be used with Keras, not op={op!r}. "
             "hvd.DistributedGradientTape(tape, op=...) reduces gradients in other ways."
         )
-    if passes != 1 and backend_name() == "jax":
-        raise UsageError(
-            "backward_passes_per_step can't be used on the jax backend, whose steps keep no sums of ours: give the optimizer "
-            "gradient_accumulation_steps instead."
-        )
     chosen = compression or binding().Compression.none
     gradients = make_settings(chosen, op, predivide, sparse_as_dense, process_set, "DistributedOptimizer")
     settings = OptimizerSettings(gradients, check_groups(groups), check_passes(passes), average_aggregated, scale_local)
+    if settings.passes > 1 and backend_name() == "jax":
+        let_keras_accumulate(optimizer, settings.passes)
     return distribute(optimizer, settings)
 
 
