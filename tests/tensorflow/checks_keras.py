@@ -129,15 +129,14 @@ def check_own_train_steps() -> None:
     x, y = data()
     for old in (True, False):
         plain, trained = model(), model()
-        fit(plain, keras.optimizers.SGD(0.1), x, y, ROWS)
+        steps(plain, keras.optimizers.SGD(0.1), x, y)
         fit(OwnStep(trained, old), hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), mine(x), mine(y), ROWS)
         assert_like(trained, plain)
     single = model()
     single.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss="mse")
     reference = model()
-    reference.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
     single.train_on_batch(mine(x), mine(y))
-    reference.train_on_batch(x, y)
+    steps(reference, keras.optimizers.SGD(0.1), x, y, 1)
     assert_like(single, reference)
 
 
@@ -207,11 +206,11 @@ def check_passes_are_summed() -> None:
 
 def check_keras_accumulation() -> None:
     x, y = data(rows=4 * hvd.size())
-    for make in (lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2, clipnorm=0.1),
-                 lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=2)):  # fmt: skip
+    for make, eager in ((lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2, clipnorm=0.1), False),
+                        (lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=2), True)):  # fmt: skip
         plain, trained = model(), model()
         steps(plain, make(), x, y, batch=2 * hvd.size())
-        fit(trained, hvd.DistributedOptimizer(make()), mine(x), mine(y), 2)
+        fit(trained, hvd.DistributedOptimizer(make()), mine(x), mine(y), 2, run_eagerly=eager)
         assert_like(trained, plain, 1e-5)
 
 
@@ -219,7 +218,7 @@ def check_ema() -> None:
     x, y = data()
     make = lambda: keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2)  # noqa: E731
     plain, trained = model(), model()
-    fit(plain, make(), x, y, ROWS)
+    fit(plain, make(), x, y, ROWS, run_eagerly=True)
     fit(trained, hvd.DistributedOptimizer(make()), mine(x), mine(y), ROWS)
     assert_like(trained, plain)
 
@@ -265,10 +264,9 @@ def check_fit_twice_and_last_partial_batches() -> None:
     plain, trained = model(), model()
     sgd = keras.optimizers.SGD(0.1, momentum=0.9)
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9))
-    plain.compile(optimizer=sgd, loss="mse")
     trained.compile(optimizer=optimizer, loss="mse")
     for _ in range(2):
-        plain.fit(x, y, batch_size=2 * hvd.size(), epochs=2, shuffle=False, verbose=0)
+        steps(plain, sgd, x, y, 2, 2 * hvd.size())
         trained.fit(mine(x), mine(y), batch_size=2, epochs=2, shuffle=False, verbose=0)
     assert_like(trained, plain)
 
@@ -326,7 +324,7 @@ def check_saved_models_need_nothing_of_us() -> None:
     for make in (lambda: keras.optimizers.Adam(0.01), lambda: OwnSgd(0.1, momentum=0.9)):
         plain, trained, other = model(), model(), make()
         steps(plain, other, x, y)
-        fit(trained, hvd.DistributedOptimizer(make()), mine(x), mine(y), ROWS)
+        fit(trained, hvd.DistributedOptimizer(make()), mine(x), mine(y), ROWS, run_eagerly=True)
         with tempfile.TemporaryDirectory() as folder:
             path = str(Path(folder) / "model.keras")
             trained.save(path)
@@ -364,8 +362,8 @@ def check_different_starts_are_told() -> None:
         net, optimizer = model(seed), hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            for _ in range(2):
-                fit(net, optimizer, mine(x), mine(y), ROWS)
+            fit(net, optimizer, mine(x), mine(y), ROWS, run_eagerly=not told)
+            net.fit(mine(x), mine(y), batch_size=ROWS, verbose=0)
         texts = [str(w.message) for w in caught if "weights differ before the first update" in str(w.message)]
         assert len(texts) == told
         assert all("BroadcastGlobalVariablesCallback(0)" in text for text in texts)
@@ -400,18 +398,18 @@ def check_partial_optimizer() -> None:
 def check_embeddings() -> None:
     rows = np.arange(ROWS).reshape(ROWS, 1) % 5
     _, y = data()
-    for dense in (False, True):
-        nets = []
-        for distributed in (False, True):
-            keras.utils.set_random_seed(1)
-            net = keras.Sequential([keras.Input((1,)), keras.layers.Embedding(5, 2), keras.layers.Flatten()])
-            optimizer = keras.optimizers.SGD(0.1)
-            if distributed:
-                optimizer = hvd.DistributedOptimizer(optimizer, sparse_as_dense=dense)
-            part = mine if distributed else lambda values: values
-            fit(net, optimizer, part(rows), part(y), ROWS)
-            nets.append(net)
-        assert_like(nets[1], nets[0])
+    nets = []
+    for dense in (None, False, True):
+        keras.utils.set_random_seed(1)
+        net = keras.Sequential([keras.Input((1,)), keras.layers.Embedding(5, 2), keras.layers.Flatten()])
+        optimizer = keras.optimizers.SGD(0.1)
+        if dense is None:
+            fit(net, optimizer, rows, y, ROWS, run_eagerly=True)
+        else:
+            fit(net, hvd.DistributedOptimizer(optimizer, sparse_as_dense=dense), mine(rows), mine(y), ROWS)
+        nets.append(net)
+    assert_like(nets[1], nets[0])
+    assert_like(nets[2], nets[0])
 
 
 def check_the_first_bucket_leaves_early() -> None:

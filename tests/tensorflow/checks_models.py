@@ -31,7 +31,7 @@ def check_variables_that_come_after_wrapping() -> None:
     optimizer = hvd.DistributedOptimizer(adam())
     plain, trained = late_model(), late_model()
     assert not trained.built
-    fit(plain, adam(), x, y, ROWS)
+    fit(plain, adam(), x, y, ROWS, run_eagerly=True)
     fit(trained, optimizer, mine(x), mine(y), ROWS)
     assert_like(trained, plain, TOLERANCE)
 
@@ -40,7 +40,7 @@ def check_weights_that_are_set_between_two_fits() -> None:
     x, y = data()
     nets = model(), model()
     for net, optimizer, part in ((nets[0], adam(), lambda a: a), (nets[1], hvd.DistributedOptimizer(adam()), mine)):
-        fit(net, optimizer, part(x), part(y), ROWS)
+        fit(net, optimizer, part(x), part(y), ROWS, run_eagerly=part is not mine)
         net.set_weights([np.full_like(w, 0.25) for w in net.get_weights()])
         net.fit(part(x), part(y), batch_size=ROWS, epochs=3, shuffle=False, verbose=0)
     assert_like(nets[1], nets[0], TOLERANCE)
@@ -49,13 +49,14 @@ def check_weights_that_are_set_between_two_fits() -> None:
 def check_several_models_in_turns() -> None:
     """Two distributed models of one shape, and on one rank a third that is nobody else's business."""
     x, y = data()
+    sgd = lambda: keras.optimizers.SGD(0.1, momentum=0.9)  # noqa: E731
     pairs = [(model(seed), model(seed)) for seed in (3, 4)]
     for plain, trained in pairs:
-        plain.compile(optimizer=adam(), loss="mse")
-        trained.compile(optimizer=hvd.DistributedOptimizer(adam()), loss="mse")
-    for _ in range(2):
+        plain.compile(optimizer=sgd(), loss="mse", run_eagerly=True)
+        trained.compile(optimizer=hvd.DistributedOptimizer(sgd()), loss="mse")
+    for turn in range(2):
         if hvd.rank() == 0:
-            fit(model(9), adam(), x, y, ROWS, epochs=1)
+            fit(model(9), sgd(), x, y, ROWS, epochs=1, run_eagerly=bool(turn))
         for plain, trained in pairs:
             plain.fit(x, y, batch_size=ROWS, epochs=2, shuffle=False, verbose=0)
             trained.fit(mine(x), mine(y), batch_size=ROWS, epochs=2, shuffle=False, verbose=0)
@@ -68,7 +69,7 @@ def check_half_precision_gives_nearly_the_weights_of_one_process() -> None:
     keras.config.set_dtype_policy("mixed_float16")
     try:
         plain, trained = model(), model()
-        fit(plain, keras.optimizers.SGD(0.05), x, y, ROWS)
+        fit(plain, keras.optimizers.SGD(0.05), x, y, ROWS, run_eagerly=True)
         fit(trained, hvd.DistributedOptimizer(keras.optimizers.SGD(0.05)), mine(x), mine(y), ROWS)
     finally:
         keras.config.set_dtype_policy("float32")
@@ -82,7 +83,7 @@ def check_a_saved_model_names_nothing_of_ours() -> None:
     """Row S43: it can be loaded where there is no Horovod."""
     x, y = data()
     trained = model()
-    fit(trained, hvd.DistributedOptimizer(adam()), mine(x), mine(y), ROWS)
+    fit(trained, hvd.DistributedOptimizer(adam()), mine(x), mine(y), ROWS, run_eagerly=True)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.keras"
         trained.save(path)

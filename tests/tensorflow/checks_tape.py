@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import horovod.tensorflow as hvd
@@ -65,6 +66,27 @@ def check_groups_keep_gradients_apart() -> None:
                 return hvd.DistributedGradientTape(tape, groups=groups).gradient(loss, variables)
 
             assert [grad.numpy().tolist() for grad in wrap(step)()] == [[i, i] for i in range(6)]
+
+
+def check_autograph_leaves_our_code_alone() -> None:
+    """Rewriting it would take longer than all else when a function is traced: only what the user has written is rewritten."""
+    variable, weight = tf.Variable([1.0, 2.0]), tf.keras.Variable([1.0, 2.0])
+    optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.0))
+    rewritten = lambda: sum(name.startswith("__autograph_generated") for name in sys.modules)  # noqa: E731
+
+    def step() -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(variable) * (hvd.rank() + hvd.size())
+        tape = hvd.DistributedGradientTape(tape)
+        tape.register_local_source(weight)
+        grads = tape.gradient(loss, [variable])
+        optimizer.apply(grads, [weight])
+        gathered = hvd.broadcast(hvd.allgather(hvd.allreduce(grads[0])), 0)
+        return hvd.alltoall(gathered), hvd.reducescatter(gathered), hvd.grouped_allreduce([gathered]), hvd.size_op()
+
+    before = rewritten()
+    tf.function(step)()
+    assert rewritten() == before + 1
 
 
 def check_many_dtypes_sizes_and_settings() -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 
 from horovod.common.exceptions import UsageError
 
-__all__ = ["array_of", "backend_name", "binding", "dense", "divided", "eagerly", "reducer"]
+__all__ = ["array_of", "backend_name", "binding", "dense", "divided", "eagerly", "reducer", "unconverted"]
 
+F = TypeVar("F", bound=Callable[..., Any])
 Reducer = Callable[[Sequence[Any], Sequence[str], Any, Any], list[Any]]
 
 _BINDINGS = {"tensorflow": "horovod.tensorflow", "torch": "horovod.torch", "jax": "horovod._keras.jax_binding"}
@@ -65,6 +66,13 @@ def divided(grad: Any, number: int) -> Any:
     if backend_name() == "tensorflow":
         return importlib.import_module("horovod.tensorflow.settings").divided(grad, number)
     return grad if grad is None or number == 1 else grad / number
+
+
+def unconverted(function: F) -> F:
+    """The function, left as it is by TensorFlow's AutoGraph."""
+    if keras.backend.backend() != "tensorflow":
+        return function
+    return importlib.import_module("horovod.tensorflow.bridge").unconverted(function)  # type: ignore[no-any-return]
 
 
 def eagerly() -> Any:

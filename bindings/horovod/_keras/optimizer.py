@@ -21,7 +21,7 @@ from typing import Any
 import keras
 
 from horovod._keras.accumulation import Accumulation
-from horovod._keras.backends import backend_name, divided, eagerly, reducer
+from horovod._keras.backends import backend_name, divided, eagerly, reducer, unconverted
 from horovod.common.array_signatures import require_client
 from horovod.common.exceptions import HorovodInternalError, UsageError
 from horovod.common.gradients import GradientSettings, Groups, kind_of, reduces
@@ -103,6 +103,7 @@ class _Distributed:
                 distribute(caller, self._hvd_settings)
                 caller._hvd().local = self._hvd().local
 
+    @unconverted
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
         """As in Keras, with gradients reduced first."""
         state, settings = self._hvd(), self._hvd_settings

@@ -40,6 +40,7 @@ __all__ = [
     "speaks_tensorflow",
     "status_of",
     "translated",
+    "unconverted",
 ]
 
 _FINE = "/dev/null"
@@ -79,8 +80,13 @@ def translated(error: Exception) -> Exception:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def unconverted(function: F) -> F:
+    """The function, left as it is by AutoGraph, which would rewrite it and all that it calls while a graph is traced."""
+    return tf.autograph.experimental.do_not_convert(function)  # type: ignore[no-any-return]
+
+
 def speaks_tensorflow(function: F) -> F:
-    """The function, with Horovod's errors as those that TensorFlow's users catch."""
+    """The function, with Horovod's errors as those that TensorFlow's users catch; left as it is by AutoGraph."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -91,7 +97,7 @@ def speaks_tensorflow(function: F) -> F:
                 raise
             raise translated(error) from error
 
-    return wrapped  # type: ignore[return-value]
+    return unconverted(wrapped)  # type: ignore[return-value]
 
 
 def array_of(tensor: Any) -> Array:
@@ -158,7 +164,7 @@ def refuse_xla(what: str) -> None:
                 None,
                 None,
                 f"{what}: a function compiled by XLA (jit_compile=True) can't hold a collective: XLA can't call the host "
-                "on a CPU. In Keras, use model.compile(..., jit_compile='auto') or jit_compile=False; with tf.function, "
-                "leave jit_compile out, or keep the collective outside of the compiled part.",
+                "here. In Keras, use model.compile(..., jit_compile=False); the default, 'auto', compiles where TensorFlow "
+                "finds a GPU. With tf.function, leave jit_compile out, or keep the collective outside of what is compiled.",
             )
         frame = frame.f_back

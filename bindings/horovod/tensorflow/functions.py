@@ -14,7 +14,7 @@ from horovod.common.arrays import barrier as wait_for_all
 from horovod.common.exceptions import NotInitializedError, UsageError
 from horovod.common.objects import allgather_pickled, broadcast_pickled
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.tensorflow.bridge import call_host, speaks_tensorflow
+from horovod.tensorflow.bridge import call_host, speaks_tensorflow, unconverted
 from horovod.tensorflow.calls import clean_set
 from horovod.tensorflow.gather_ops import broadcast_
 
@@ -153,6 +153,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> Any:
     return None if tf.executing_eagerly() else done.op
 
 
+@unconverted
 def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
     """The number of ranks in the set, as an int32 scalar, at the time when it is evaluated."""
 
@@ -165,6 +166,7 @@ def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
     return _number(ask, name or "HorovodSize")
 
 
+@unconverted
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
     """1 if this rank is in the set, 0 if not, -1 before init, -3 for a set that is not known; int32 scalar."""
 
@@ -179,16 +181,19 @@ def process_set_included_op(process_set_id: int = 0, name: str | None = None) ->
     return _number(ask, name or "HorovodProcessSetIncluded")
 
 
+@unconverted
 def rank_op(name: str | None = None) -> Any:
     """This rank, as an int32 scalar, at the time when it is evaluated."""
     return _number(lambda: require_client().rank, name or "HorovodRank")
 
 
+@unconverted
 def local_rank_op(name: str | None = None) -> Any:
     """This rank's number on its host, as an int32 scalar, at the time when it is evaluated."""
     return _number(lambda: require_client().local_rank, name or "HorovodLocalRank")
 
 
+@unconverted
 def local_size_op(name: str | None = None) -> Any:
     """The number of ranks on this host, as an int32 scalar, at the time when it is evaluated."""
     return _number(lambda: require_client().local_size, name or "HorovodLocalSize")

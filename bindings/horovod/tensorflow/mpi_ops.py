@@ -9,6 +9,7 @@ from horovod.common.basics import HorovodBasics
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.common.util import check_num_rank_power_of_2, gpu_available, split_list
+from horovod.tensorflow.bridge import unconverted
 from horovod.tensorflow.functions import (
     barrier,
     join,
@@ -32,16 +33,16 @@ _basics = HorovodBasics()
 
 init = _basics.init
 shutdown = _basics.shutdown
-is_initialized = _basics.is_initialized
+is_initialized = unconverted(_basics.is_initialized)
 start_timeline = _basics.start_timeline
 stop_timeline = _basics.stop_timeline
-size = _basics.size
-local_size = _basics.local_size
-cross_size = _basics.cross_size
-rank = _basics.rank
-local_rank = _basics.local_rank
-cross_rank = _basics.cross_rank
-is_homogeneous = _basics.is_homogeneous
+size = unconverted(_basics.size)
+local_size = unconverted(_basics.local_size)
+cross_size = unconverted(_basics.cross_size)
+rank = unconverted(_basics.rank)
+local_rank = unconverted(_basics.local_rank)
+cross_rank = unconverted(_basics.cross_rank)
+is_homogeneous = unconverted(_basics.is_homogeneous)
 mpi_threads_supported = _basics.mpi_threads_supported
 mpi_enabled = _basics.mpi_enabled
 mpi_built = _basics.mpi_built

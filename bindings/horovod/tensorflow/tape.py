@@ -13,7 +13,7 @@ from horovod.common.exceptions import UsageError
 from horovod.common.gradients import GradientSettings, check_groups, make_settings, reduces
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.types import ReduceOp
-from horovod.tensorflow.bridge import speaks_tensorflow
+from horovod.tensorflow.bridge import speaks_tensorflow, unconverted
 from horovod.tensorflow.buckets import reduce_gradients
 from horovod.tensorflow.compression import Compression, Compressor
 from horovod.tensorflow.settings import divisor, positions_of, reduce_shared, variable_key, variable_name
@@ -31,6 +31,7 @@ class _DistributedTape(tf.GradientTape):  # type: ignore[misc]
     _hvd_local: set[Any]
     _hvd_scale_local: bool
 
+    @unconverted
     def register_local_source(self, source: Any) -> None:
         """Gradients of this source stay on this rank, divided by the set's size where that is asked for."""
         self._hvd_local.add(variable_key(source))
@@ -50,6 +51,7 @@ class _DistributedTape(tf.GradientTape):  # type: ignore[misc]
         grads = tf.nest.flatten(found, expand_composites=False)
         return tf.nest.pack_sequence_as(found, self._hvd_reduce(grads, flat_sources))
 
+    @unconverted
     def get_local_and_global_gradients(
         self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False
     ) -> tuple[list[Any], list[Any]]:

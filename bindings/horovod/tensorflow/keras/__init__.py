@@ -17,20 +17,14 @@ from horovod.common.basics import HorovodBasics
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.tensorflow.compression import Compression, Compressor
 from horovod.tensorflow.keras import callbacks, elastic
+from horovod.tensorflow.mpi_ops import cross_rank, cross_size, is_initialized, local_rank, local_size, rank, size
 
 _basics = HorovodBasics()
 
 init = _basics.init
 shutdown = _basics.shutdown
-is_initialized = _basics.is_initialized
 start_timeline = _basics.start_timeline
 stop_timeline = _basics.stop_timeline
-size = _basics.size
-local_size = _basics.local_size
-cross_size = _basics.cross_size
-rank = _basics.rank
-local_rank = _basics.local_rank
-cross_rank = _basics.cross_rank
 mpi_threads_supported = _basics.mpi_threads_supported
 mpi_enabled = _basics.mpi_enabled
 mpi_built = _basics.mpi_built
