@@ -61,7 +61,7 @@ def check_fit_gives_the_weights_of_one_process() -> None:
     ]  # fmt: skip
     for make in makes:
         plain, trained = model(), model()
-        fit(plain, make(), x, y)
+        fit(plain, make(), x, y, run_eagerly=True)
         fit(trained, hvd.DistributedOptimizer(make()), mine(x), mine(y))
         assert_like(trained, plain)
 
@@ -72,7 +72,7 @@ def check_other_ways_to_step() -> None:
     sgd = lambda: keras.optimizers.SGD(0.1)  # noqa: E731
     for options in ({}, {"jit_compile": False}, {"run_eagerly": True}):
         plain, trained = model(), model()
-        fit(plain, sgd(), x, y, 4 * hvd.size(), **options)
+        fit(plain, sgd(), x, y, 4 * hvd.size(), run_eagerly=True)
         fit(trained, hvd.DistributedOptimizer(sgd()), mine(x), mine(y), 4, **options)
         assert_like(trained, plain)
     plain.train_on_batch(x, y)
@@ -83,8 +83,8 @@ def check_other_ways_to_step() -> None:
 def check_options() -> None:
     x, y = data()
     plain, summed = model(), model()
-    fit(plain, keras.optimizers.SGD(0.1), x, y)
-    fit(summed, keras.optimizers.SGD(0.1 * hvd.size()), x, y)
+    fit(plain, keras.optimizers.SGD(0.1), x, y, run_eagerly=True)
+    fit(summed, keras.optimizers.SGD(0.1 * hvd.size()), x, y, run_eagerly=True)
     for options, expected in [
         ({"compression": hvd.Compression.bf16}, plain), ({"compression": hvd.Compression.fp16}, plain),
         ({"groups": 2}, plain), ({"gradient_predivide_factor": 2.0}, plain), ({"op": hvd.Sum}, summed),
@@ -127,7 +127,7 @@ def check_passes_are_reduced_once() -> None:
     """The passes before the last one send nothing: a rank that makes one more of them does not wait."""
     x, y = data()
     plain, trained = model(), model()
-    fit(plain, keras.optimizers.Adam(0.01, gradient_accumulation_steps=2), x, y, 4)
+    fit(plain, keras.optimizers.Adam(0.01, gradient_accumulation_steps=2), x, y, 4, run_eagerly=True)
     optimizer = hvd.PartialDistributedOptimizer(
         keras.optimizers.Adam(0.01), backward_passes_per_step=2, average_aggregated_gradients=True
     )
@@ -164,7 +164,7 @@ def check_loss_scaling() -> None:
     x, y = data()
     scale = keras.optimizers.LossScaleOptimizer
     plain, inner, outer = model(), model(), model()
-    fit(plain, scale(keras.optimizers.SGD(0.1)), x, y)
+    fit(plain, scale(keras.optimizers.SGD(0.1)), x, y, run_eagerly=True)
     fit(outer, hvd.DistributedOptimizer(scale(keras.optimizers.SGD(0.1))), mine(x), mine(y))
     fit(inner, scale(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))), mine(x), mine(y))
     assert_like(outer, plain)

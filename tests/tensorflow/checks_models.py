@@ -69,7 +69,7 @@ def check_half_precision_gives_nearly_the_weights_of_one_process() -> None:
     keras.config.set_dtype_policy("mixed_float16")
     try:
         plain, trained = model(), model()
-        fit(plain, keras.optimizers.SGD(0.05), x, y, ROWS, run_eagerly=True)
+        fit(plain, keras.optimizers.SGD(0.05), x, y, ROWS)
         fit(trained, hvd.DistributedOptimizer(keras.optimizers.SGD(0.05)), mine(x), mine(y), ROWS)
     finally:
         keras.config.set_dtype_policy("float32")
