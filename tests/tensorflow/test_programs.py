@@ -54,6 +54,22 @@ def test_the_tutorial_runs_verbatim(tmp_path: Path) -> None:
     assert abs(accuracies[0] - accuracies[1]) < 0.05
 
 
+@pytest.mark.slow
+def test_the_tutorial_says_once_what_is_missing(tmp_path: Path) -> None:
+    """Ranks that start with different weights are told to broadcast them, each rank once in all epochs."""
+    script, data = tmp_path / "train.py", tmp_path / "data.npz"
+    seed = "set_random_seed(7)"
+    assert seed in TUTORIAL
+    script.write_text("import os" + TUTORIAL.replace(seed, "set_random_seed(int(os.environ['HOROVOD_RANK']))"))
+    _save_data(data)
+    text = run_job(2, [str(script), str(data)])
+    assert len(re.findall(r"RESULT \S+ \S+", text)) == 2, text[-3000:]
+    told = re.findall(
+        r"^\[(\d)\]<stderr>:.*weights differ before the first update.*BroadcastGlobalVariablesCallback", text, re.M
+    )
+    assert sorted(told) == ["0", "1"], text[-3000:]
+
+
 def _accuracies(text: str) -> list[float]:
     return [float(found) for found in re.findall(r"test accuracy (\S+)% on 2 rank", text)]
 
