@@ -80,6 +80,7 @@ def _case_json(outcome: Outcome) -> dict[str, object]:
     ours = outcome.summaries.get("hvd")
     return {
         "series": {name: asdict(summary) for name, summary in outcome.summaries.items()},
+        "turns": outcome.turns,
         "skipped": outcome.skipped,
         "times_slower_than_hvd": _ratios(outcome) if ours else {},
         "percent_of_floor": percent_of_floor(outcome),
