@@ -11,6 +11,7 @@ stay where they are.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import itertools
 from collections import defaultdict
@@ -63,6 +64,12 @@ class Settings:
         self.groups = groups
         self.sparse_as_dense = sparse_as_dense
         self.process_set = process_set
+
+    def copy(self, memo: dict[int, Any]) -> Settings:
+        """The same for parameters that were copied."""
+        other = copy.copy(self)
+        other.groups = copy.deepcopy(self.groups, memo)
+        return other
 
 
 class Reducer:
