@@ -100,7 +100,7 @@ class Epoch:
         if self.ended is not None:
             return [ev.ToRank(self.sessions[rank], v.Refused(body.request, self.ended))]
         contest = (body.contested_plan, body.contested_round)
-        item = v.Announcement(rank, body.request, body.signature, *contest, body.no_room_bytes)
+        item = v.Announcement(rank, body.request, body.signature, *contest, body.no_room_bytes, body.input_gone)
         self.names[rank, body.request] = item
         if body.contested_plan in self.plans:
             self.plans[body.contested_plan].contested(body.contested_round)
