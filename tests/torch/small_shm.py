@@ -5,17 +5,23 @@ from __future__ import annotations
 import errno
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 import horovod.torch as hvd
 import pytest
 import torch
 
 
+def write_on(file: BinaryIO) -> None:
+    """Never ends."""
+    while True:
+        file.write(bytes(1 << 16))
+
+
 def fill(folder: Path) -> None:
     """Takes what is left there."""
     with (folder / f"filler.{hvd.rank()}").open("wb", buffering=0) as file, pytest.raises(OSError) as raised:
-        while file.write(bytes(1 << 16)):
-            pass
+        write_on(file)
     assert raised.value.errno == errno.ENOSPC
 
 

@@ -29,12 +29,13 @@ def test_one_rank_evaluates_alone() -> None:
 
 def _can_mount() -> bool:
     test = [*IN_ITS_OWN_MOUNTS, "mount -t tmpfs -o size=1m tmpfs /dev/shm"]
-    return shutil.which("unshare") is not None and subprocess.run(test, check=False, stderr=subprocess.DEVNULL).returncode == 0
+    return (
+        shutil.which("unshare") is not None
+        and subprocess.run(test, check=False, stderr=subprocess.DEVNULL).returncode == 0
+    )
 
 
-@pytest.mark.parametrize(
-    ("shm", "nbytes"), [("1m", 8 << 20), pytest.param("64m", 256 << 20, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("shm", "nbytes"), [("1m", 8 << 20), pytest.param("64m", 256 << 20, marks=pytest.mark.slow)])
 def test_little_of_the_containers_shared_memory(shm: str, nbytes: int) -> None:
     """P67: memory of ranks has no place in ``/dev/shm``, so a small and full one harms nobody."""
     if not _can_mount():
@@ -42,7 +43,12 @@ def test_little_of_the_containers_shared_memory(shm: str, nbytes: int) -> None:
     job = f"{sys.executable} -m horovod.runner -np 2 {sys.executable} -m tests.torch.small_shm {nbytes}"
     command = f"mount -t tmpfs -o size={shm} tmpfs /dev/shm && exec {job}"
     done = subprocess.run(
-        [*IN_ITS_OWN_MOUNTS, command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=110, check=False
+        [*IN_ITS_OWN_MOUNTS, command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=110,
+        check=False,
     )
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("done") == 2
