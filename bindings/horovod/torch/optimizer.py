@@ -109,10 +109,6 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._reducer.add(parameter, name)
         self._hooks.append(parameter.register_post_accumulate_grad_hook(_make_hook(self)))
 
-    def _gradient_came(self, parameter: torch.Tensor) -> None:
-        self._synchronized = self._by_scaler = False
-        self._reducer.arrive(parameter)
-
     def set_backward_passes_per_step(self, passes: int) -> None:
         """From now on gradients are reduced in every ``passes``-th backward pass."""
         check_passes(passes)
@@ -219,7 +215,8 @@ def _make_hook(optimizer: _DistributedOptimizer) -> Callable[[torch.Tensor], Non
     def hook(parameter: torch.Tensor) -> None:
         alive = reference()
         if alive is not None:
-            alive._gradient_came(parameter)
+            alive._synchronized = alive._by_scaler = False
+            alive._reducer.arrive(parameter)
 
     return hook
 

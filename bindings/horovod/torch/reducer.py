@@ -202,7 +202,7 @@ class Reducer:
         if bucket.dtype is not gradient.dtype or self.settings.compression is not Compression.none:
             self._fill_compressed(slot, bucket, gradient)
         elif gradient.data_ptr() != memory.addresses[slot.index] or gradient.stride() != slot.strides:
-            view = bucket.view(slot)
+            view = memory.view(slot.index, slot.shape, slot.strides)
             copy_dense(view, gradient, slot.nbytes)
             if parameter.is_cpu:
                 gradient = parameter.grad = view
