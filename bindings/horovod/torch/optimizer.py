@@ -26,7 +26,8 @@ from horovod.torch.loss_scaling import is_scaler_asking
 from horovod.torch.originals import note_step, share_state
 from horovod.torch.parameters import check_groups, check_passes, name_parameters
 from horovod.torch.pending import require_client
-from horovod.torch.reducer import Reducer, Settings
+from horovod.torch.reducer import Reducer
+from horovod.torch.settings import Settings
 
 __all__ = ["DistributedOptimizer"]
 
