@@ -174,9 +174,9 @@ def _unable(item: Announcement, host: str) -> Error:
     refused = f"{item.signature.name!r} was refused on all ranks: rank {item.rank} (host {host}) "
     if item.input_gone:
         why = (
-            "can't start it again: it had begun while another rank submitted the name with other arguments, and what it had "
-            "summed up by then lies where its input was, in shared memory. Submit it again on all ranks with its input "
-            "computed anew."
+            "can't start it again: it was under way when an operation before it was refused, and what was summed up by then "
+            "lies where its input was, in shared memory. See to the first error; compute the input anew and submit it again "
+            "on all ranks."
         )
     else:
         why = (
