@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import horovod.torch as hvd
 import torch
 
@@ -62,3 +64,25 @@ def check_normalization_inside() -> None:
         for a, p in zip(got, model.parameters(), strict=True):
             torch.testing.assert_close(a, p.grad)
         model.zero_grad()
+
+
+def _train_with_compiled_steps(make: Any, op: int) -> tuple[torch.nn.Module, torch.nn.Module]:
+    """One model whose optimizer steps in a compiled function, one whose does not."""
+    models = []
+    for compiles in (True, False):
+        model = model_of(torch.float32)
+        optimizer = hvd.DistributedOptimizer(make(model.parameters(), lr=0.01), model.named_parameters(), op=op)
+        step = torch.compile(lambda o=optimizer: o.step(), backend="aot_eager") if compiles else optimizer.step
+        for number in range(4):
+            optimizer.zero_grad()
+            loss_of(model, hvd.rank(), number).backward()
+            step()
+        models.append(model)
+    return models[0], models[1]
+
+
+def check_steps_that_are_compiled() -> None:
+    """``torch.compile`` of a function that calls ``step``: what is reduced runs as it is, the rest is compiled."""
+    for make in (torch.optim.SGD, torch.optim.Adam):
+        for op in (hvd.Average, hvd.Adasum):
+            expect_equal(*_train_with_compiled_steps(make, op), (make, op))

@@ -32,6 +32,7 @@ from horovod.torch.settings import Settings
 __all__ = ["DistributedOptimizer"]
 
 _NOT_COPIED = frozenset({"step", "zero_grad", "_opt_called"})
+_NOT_COMPILED = frozenset({"_combine", "_step_with", "synchronize"})
 _OWN = frozenset(
     {
         "_by_scaler", "_hooks", "_original", "_parameter_names", "_reducer", "_should_synchronize", "_synchronized", "_warned",
@@ -223,8 +224,13 @@ def _make_hook(optimizer: _DistributedOptimizer) -> Callable[[torch.Tensor], Non
 
 
 def _subclass(wrapped: type[torch.optim.Optimizer], methods: type) -> type[Any]:
-    """A class named like ``wrapped`` and derived from it, with these methods over its own."""
+    """A class named like ``wrapped`` and derived from it, with these methods over its own.
+
+    Those that reduce stay as they are where torch compiles a function that steps.
+    """
     body = {key: value for key, value in methods.__dict__.items() if key not in ("__dict__", "__weakref__", "__doc__")}
+    for key in _NOT_COMPILED & body.keys():
+        body[key] = torch.compiler.disable(body[key])
     return type(wrapped.__name__, (wrapped,), {**body, "_wrapped": wrapped, "__doc__": wrapped.__doc__})
 
 
