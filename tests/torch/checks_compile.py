@@ -7,7 +7,7 @@ from typing import Any
 import horovod.torch as hvd
 import torch
 
-from tests.torch.checks_training import expect_equal, joined_loss, loss_of, model_of
+from tests.torch.checks_training import data_of, expect_equal, joined_loss, loss_of, model_of
 
 
 def _train_compiled(backend: str) -> None:
@@ -86,3 +86,37 @@ def check_steps_that_are_compiled() -> None:
     for make in (torch.optim.SGD, torch.optim.Adam):
         for op in (hvd.Average, hvd.Adasum):
             expect_equal(*_train_with_compiled_steps(make, op), (make, op))
+
+
+def _train_whole_steps(usage: str, compiles: bool) -> torch.nn.Module:
+    """Forward, backward and step in one function."""
+    model = model_of(torch.float32)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+
+    def step(x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        loss = ((model(x) - 1) ** 2).mean()
+        if usage == "scaler":
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            return
+        loss.backward()
+        if usage == "clip":
+            optimizer.synchronize()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            with optimizer.skip_synchronize():
+                optimizer.step()
+        else:
+            optimizer.step()
+
+    run = torch.compile(step, backend="aot_eager") if compiles else step
+    for number in range(4):
+        run(data_of(hvd.rank(), number, torch.float32))
+    return model
+
+
+def check_whole_steps_that_are_compiled() -> None:
+    for usage in ("plain", "clip", "scaler"):
+        expect_equal(_train_whole_steps(usage, True), _train_whole_steps(usage, False), usage)
