@@ -213,13 +213,13 @@ def wait_for_each_other() -> None:
         _tell(error)
 
 
-def stall(rank: str) -> None:
-    """One rank does something else for too long."""
+def stall(rank: str, name: str) -> None:
+    """One rank does something else for too long; ``warm`` has a plan, of which its host has heard nothing then."""
     allreduce(mine(4), "warm")
     if hvd.rank() == int(rank):
         time.sleep(4)
     try:
-        allreduce(mine(4), "late")
+        allreduce(mine(4), name)
     except HorovodInternalError as error:
         _tell(error)
 
