@@ -90,6 +90,7 @@ class Reader:
             item.contested_plan,
             item.contested_round,
             item.no_room_bytes,
+            item.input_gone,
         )
 
     def _signature(self, message: object) -> Signature:

@@ -88,20 +88,22 @@ class RankHello(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., generation: _Optional[int] = ..., pid: _Optional[int] = ..., process_sets: _Optional[_Iterable[_Union[_worker_pb2.ProcessSet, _Mapping]]] = ..., dynamic_process_sets: bool = ..., extended_join: bool = ...) -> None: ...
 
 class Announcement(_message.Message):
-    __slots__ = ("rank", "request", "signature", "contested_plan", "contested_round", "no_room_bytes")
+    __slots__ = ("rank", "request", "signature", "contested_plan", "contested_round", "no_room_bytes", "input_gone")
     RANK_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     CONTESTED_PLAN_FIELD_NUMBER: _ClassVar[int]
     CONTESTED_ROUND_FIELD_NUMBER: _ClassVar[int]
     NO_ROOM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    INPUT_GONE_FIELD_NUMBER: _ClassVar[int]
     rank: int
     request: int
     signature: _worker_pb2.Signature
     contested_plan: int
     contested_round: int
     no_room_bytes: int
-    def __init__(self, rank: _Optional[int] = ..., request: _Optional[int] = ..., signature: _Optional[_Union[_worker_pb2.Signature, _Mapping]] = ..., contested_plan: _Optional[int] = ..., contested_round: _Optional[int] = ..., no_room_bytes: _Optional[int] = ...) -> None: ...
+    input_gone: bool
+    def __init__(self, rank: _Optional[int] = ..., request: _Optional[int] = ..., signature: _Optional[_Union[_worker_pb2.Signature, _Mapping]] = ..., contested_plan: _Optional[int] = ..., contested_round: _Optional[int] = ..., no_room_bytes: _Optional[int] = ..., input_gone: bool = ...) -> None: ...
 
 class Announcements(_message.Message):
     __slots__ = ("items",)

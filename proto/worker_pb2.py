@@ -14,17 +14,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0cworker.proto\x12\nhvd.worker\"\x15\n\x05Shape\x12\x0c\n\x04\x64ims\x18\x01 \x03(\x03\"\xf6\x01\n\tSignature\x12\x1e\n\x04kind\x18\x01 \x01(\x0e\x32\x10.hvd.worker.Kind\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07unnamed\x18\x03 \x01(\x08\x12\r\n\x05\x64type\x18\x04 \x01(\r\x12!\n\x06shapes\x18\x05 \x03(\x0b\x32\x11.hvd.worker.Shape\x12\x14\n\x0ctensor_names\x18\x06 \x03(\t\x12\n\n\x02op\x18\x07 \x01(\r\x12\x10\n\x08prescale\x18\x08 \x01(\x01\x12\x11\n\tpostscale\x18\t \x01(\x01\x12\x0c\n\x04root\x18\n \x01(\x05\x12\x13\n\x0bprocess_set\x18\x0b \x01(\r\x12\x0e\n\x06\x64\x65vice\x18\x0c \x01(\r\"\'\n\nProcessSet\x12\n\n\x02id\x18\x01 \x01(\r\x12\r\n\x05ranks\x18\x02 \x03(\x05\"\xca\x02\n\rWorkerMessage\x12\"\n\x05hello\x18\x01 \x01(\x0b\x32\x11.hvd.worker.HelloH\x00\x12(\n\x08\x61nnounce\x18\x02 \x01(\x0b\x32\x14.hvd.worker.AnnounceH\x00\x12+\n\nretire_ack\x18\x03 \x01(\x0b\x32\x15.hvd.worker.RetireAckH\x00\x12 \n\x04join\x18\x04 \x01(\x0b\x32\x10.hvd.worker.JoinH\x00\x12\x34\n\x0f\x61\x64\x64_process_set\x18\x05 \x01(\x0b\x32\x19.hvd.worker.AddProcessSetH\x00\x12:\n\x12remove_process_set\x18\x06 \x01(\x0b\x32\x1c.hvd.worker.RemoveProcessSetH\x00\x12\"\n\x05leave\x18\x07 \x01(\x0b\x32\x11.hvd.worker.LeaveH\x00\x42\x06\n\x04\x62ody\"\xdd\x01\n\x05Hello\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\r\n\x05nonce\x18\x02 \x01(\t\x12\x0c\n\x04rank\x18\x03 \x01(\x05\x12\x0b\n\x03pid\x18\x04 \x01(\x05\x12\x12\n\ngeneration\x18\x05 \x01(\r\x12\x13\n\x0b\x61rena_bytes\x18\x06 \x01(\x04\x12,\n\x0cprocess_sets\x18\x07 \x03(\x0b\x32\x16.hvd.worker.ProcessSet\x12\x1c\n\x14\x64ynamic_process_sets\x18\x08 \x01(\x08\x12\x0c\n\x04size\x18\t \x01(\x05\x12\x15\n\rextended_join\x18\n \x01(\x08\"\x8d\x01\n\x08\x41nnounce\x12\x0f\n\x07request\x18\x01 \x01(\x04\x12(\n\tsignature\x18\x02 \x01(\x0b\x32\x15.hvd.worker.Signature\x12\x16\n\x0e\x63ontested_plan\x18\x03 \x01(\x04\x12\x17\n\x0f\x63ontested_round\x18\x04 \x01(\x04\x12\x15\n\rno_room_bytes\x18\x05 \x01(\x04\"\x1a\n\tRetireAck\x12\r\n\x05plans\x18\x01 \x03(\x04\"\x17\n\x04Join\x12\x0f\n\x07request\x18\x01 \x01(\x04\"/\n\rAddProcessSet\x12\x0f\n\x07request\x18\x01 \x01(\x04\x12\r\n\x05ranks\x18\x02 \x03(\x05\"/\n\x10RemoveProcessSet\x12\x0f\n\x07request\x18\x01 \x01(\x04\x12\n\n\x02id\x18\x02 \x01(\r\"=\n\x05Leave\x12\x12\n\ngeneration\x18\x01 \x01(\r\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x10\n\x08\x66inished\x18\x03 \x01(\x08\"\xa6\x04\n\x0c\x41gentMessage\x12&\n\x07welcome\x18\x01 \x01(\x0b\x32\x13.hvd.worker.WelcomeH\x00\x12(\n\x08rejected\x18\x02 \x01(\x0b\x32\x14.hvd.worker.RejectedH\x00\x12+\n\nplan_ready\x18\x03 \x01(\x0b\x32\x15.hvd.worker.PlanReadyH\x00\x12&\n\x07refused\x18\x04 \x01(\x0b\x32\x13.hvd.worker.RefusedH\x00\x12$\n\x06retire\x18\x05 \x01(\x0b\x32\x12.hvd.worker.RetireH\x00\x12$\n\x06joined\x18\x06 \x01(\x0b\x32\x12.hvd.worker.JoinedH\x00\x12\x38\n\x11process_set_ready\x18\x07 \x01(\x0b\x32\x1b.hvd.worker.ProcessSetReadyH\x00\x12<\n\x13process_set_removed\x18\x08 \x01(\x0b\x32\x1d.hvd.worker.ProcessSetRemovedH\x00\x12-\n\x0b\x65poch_ended\x18\t \x01(\x0b\x32\x16.hvd.worker.EpochEndedH\x00\x12$\n\x06\x63losed\x18\n \x01(\x0b\x32\x12.hvd.worker.ClosedH\x00\x12&\n\x07warning\x18\x0b \x01(\x0b\x32\x13.hvd.worker.WarningH\x00\x12&\n\x07waiting\x18\x0c \x01(\x0b\x32\x13.hvd.worker.WaitingH\x00\x42\x06\n\x04\x62ody\"\xeb\x01\n\x07Welcome\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0c\n\x04rank\x18\x02 \x01(\x05\x12\x0c\n\x04size\x18\x03 \x01(\x05\x12\x12\n\nlocal_rank\x18\x04 \x01(\x05\x12\x12\n\nlocal_size\x18\x05 \x01(\x05\x12\x12\n\ncross_rank\x18\x06 \x01(\x05\x12\x12\n\ncross_size\x18\x07 \x01(\x05\x12\x13\n\x0bhomogeneous\x18\x08 \x01(\x08\x12,\n\x0cprocess_sets\x18\t \x03(\x0b\x32\x16.hvd.worker.ProcessSet\x12\x13\n\x0blocal_ranks\x18\n \x03(\x05\x12\r\n\x05hosts\x18\x0b \x03(\t\")\n\x08Rejected\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\r\n\x05retry\x18\x02 \x01(\x08\"e\n\tPlanReady\x12\x0c\n\x04plan\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x10\n\x08requests\x18\x03 \x03(\x04\x12(\n\tsignature\x18\x04 \x01(\x0b\x32\x15.hvd.worker.Signature\"<\n\x07Refused\x12\x0f\n\x07request\x18\x01 \x01(\x04\x12 \n\x05\x65rror\x18\x02 \x01(\x0b\x32\x11.hvd.worker.Error\":\n\x05\x45rror\x12#\n\x04kind\x18\x01 \x01(\x0e\x32\x15.hvd.worker.ErrorKind\x12\x0c\n\x04text\x18\x02 \x01(\t\"%\n\x06Retire\x12\x0c\n\x04plan\x18\x01 \x01(\x04\x12\r\n\x05limit\x18\x02 \x01(\x04\",\n\x06Joined\x12\x0f\n\x07request\x18\x01 \x01(\x04\x12\x11\n\tlast_rank\x18\x02 \x01(\x05\"O\n\x0fProcessSetReady\x12\x0f\n\x07request\x18\x01 \x01(\x04\x12+\n\x0bprocess_set\x18\x02 \x01(\x0b\x32\x16.hvd.worker.ProcessSet\"0\n\x11ProcessSetRemoved\x12\x0f\n\x07request\x18\x01 \x01(\x04\x12\n\n\x02id\x18\x02 \x01(\r\"=\n\nEpochEnded\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12 \n\x05\x65rror\x18\x02 \x01(\x0b\x32\x11.hvd.worker.Error\"\x1c\n\x06\x43losed\x12\x12\n\ngeneration\x18\x01 \x01(\r\"\x17\n\x07Waiting\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x17\n\x07Warning\x12\x0c\n\x04text\x18\x01 \x01(\t*a\n\x04Kind\x12\r\n\tALLREDUCE\x10\x00\x12\r\n\tALLGATHER\x10\x01\x12\r\n\tBROADCAST\x10\x02\x12\x0c\n\x08\x41LLTOALL\x10\x03\x12\x11\n\rREDUCESCATTER\x10\x04\x12\x0b\n\x07\x42\x41RRIER\x10\x05*o\n\tErrorKind\x12\x0c\n\x08MISMATCH\x10\x00\x12\x0b\n\x07INVALID\x10\x01\x12\x14\n\x10NOT_WHILE_JOINED\x10\x02\x12\r\n\tSHUT_DOWN\x10\x03\x12\x08\n\x04LOST\x10\x04\x12\x0b\n\x07STALLED\x10\x05\x12\x0b\n\x07NO_ROOM\x10\x06\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0cworker.proto\x12\nhvd.worker\"\x15\n\x05Shape\x12\x0c\n\x04\x64ims\x18\x01 \x03(\x03\"\xf6\x01\n\tSignature\x12\x1e\n\x04kind\x18\x01 \x01(\x0e\x32\x10.hvd.worker.Kind\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07unnamed\x18\x03 \x01(\x08\x12\r\n\x05\x64type\x18\x04 \x01(\r\x12!\n\x06shapes\x18\x05 \x03(\x0b\x32\x11.hvd.worker.Shape\x12\x14\n\x0ctensor_names\x18\x06 \x03(\t\x12\n\n\x02op\x18\x07 \x01(\r\x12\x10\n\x08prescale\x18\x08 \x01(\x01\x12\x11\n\tpostscale\x18\t \x01(\x01\x12\x0c\n\x04root\x18\n \x01(\x05\x12\x13\n\x0bprocess_set\x18\x0b \x01(\r\x12\x0e\n\x06\x64\x65vice\x18\x0c \x01(\r\"\'\n\nProcessSet\x12\n\n\x02id\x18\x01 \x01(\r\x12\r\n\x05ranks\x18\x02 \x03(\x05\"\xca\x02\n\rWorkerMessage\x12\"\n\x05hello\x18\x01 \x01(\x0b\x32\x11.hvd.worker.HelloH\x00\x12(\n\x08\x61nnounce\x18\x02 \x01(\x0b\x32\x14.hvd.worker.AnnounceH\x00\x12+\n\nretire_ack\x18\x03 \x01(\x0b\x32\x15.hvd.worker.RetireAckH\x00\x12 \n\x04join\x18\x04 \x01(\x0b\x32\x10.hvd.worker.JoinH\x00\x12\x34\n\x0f\x61\x64\x64_process_set\x18\x05 \x01(\x0b\x32\x19.hvd.worker.AddProcessSetH\x00\x12:\n\x12remove_process_set\x18\x06 \x01(\x0b\x32\x1c.hvd.worker.RemoveProcessSetH\x00\x12\"\n\x05leave\x18\x07 \x01(\x0b\x32\x11.hvd.worker.LeaveH\x00\x42\x06\n\x04\x62ody\"\xdd\x01\n\x05Hello\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\r\n\x05nonce\x18\x02 \x01(\t\x12\x0c\n\x04rank\x18\x03 \x01(\x05\x12\x0b\n\x03pid\x18\x04 \x01(\x05\x12\x12\n\ngeneration\x18\x05 \x01(\r\x12\x13\n\x0b\x61rena_bytes\x18\x06 \x01(\x04\x12,\n\x0cprocess_sets\x18\x07 \x03(\x0b\x32\x16.hvd.worker.ProcessSet\x12\x1c\n\x14\x64ynamic_process_sets\x18\x08 \x01(\x08\x12\x0c\n\x04size\x18\t \x01(\x05\x12\x15\n\rextended_join\x18\n \x01(\x08\"\xa1\x01\n\x08\x41nnounce\x12\x0f\n\x07request\x18\x01 \x01(\x04\x12(\n\tsignature\x18\x02 \x01(\x0b\x32\x15.hvd.worker.Signature\x12\x16\n\x0e\x63ontested_plan\x18\x03 \x01(\x04\x12\x17\n\x0f\x63ontested_round\x18\x04 \x01(\x04\x12\x15\n\rno_room_bytes\x18\x05 \x01(\x04\x12\x12\n\ninput_gone\x18\x06 \x01(\x08\"\x1a\n\tRetireAck\x12\r\n\x05plans\x18\x01 \x03(\x04\"\x17\n\x04Join\x12\x0f\n\x07request\x18\x01 \x01(\x04\"/\n\rAddProcessSet\x12\x0f\n\x07request\x18\x01 \x01(\x04\x12\r\n\x05ranks\x18\x02 \x03(\x05\"/\n\x10RemoveProcessSet\x12\x0f\n\x07request\x18\x01 \x01(\x04\x12\n\n\x02id\x18\x02 \x01(\r\"=\n\x05Leave\x12\x12\n\ngeneration\x18\x01 \x01(\r\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x10\n\x08\x66inished\x18\x03 \x01(\x08\"\xa6\x04\n\x0c\x41gentMessage\x12&\n\x07welcome\x18\x01 \x01(\x0b\x32\x13.hvd.worker.WelcomeH\x00\x12(\n\x08rejected\x18\x02 \x01(\x0b\x32\x14.hvd.worker.RejectedH\x00\x12+\n\nplan_ready\x18\x03 \x01(\x0b\x32\x15.hvd.worker.PlanReadyH\x00\x12&\n\x07refused\x18\x04 \x01(\x0b\x32\x13.hvd.worker.RefusedH\x00\x12$\n\x06retire\x18\x05 \x01(\x0b\x32\x12.hvd.worker.RetireH\x00\x12$\n\x06joined\x18\x06 \x01(\x0b\x32\x12.hvd.worker.JoinedH\x00\x12\x38\n\x11process_set_ready\x18\x07 \x01(\x0b\x32\x1b.hvd.worker.ProcessSetReadyH\x00\x12<\n\x13process_set_removed\x18\x08 \x01(\x0b\x32\x1d.hvd.worker.ProcessSetRemovedH\x00\x12-\n\x0b\x65poch_ended\x18\t \x01(\x0b\x32\x16.hvd.worker.EpochEndedH\x00\x12$\n\x06\x63losed\x18\n \x01(\x0b\x32\x12.hvd.worker.ClosedH\x00\x12&\n\x07warning\x18\x0b \x01(\x0b\x32\x13.hvd.worker.WarningH\x00\x12&\n\x07waiting\x18\x0c \x01(\x0b\x32\x13.hvd.worker.WaitingH\x00\x42\x06\n\x04\x62ody\"\xeb\x01\n\x07Welcome\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0c\n\x04rank\x18\x02 \x01(\x05\x12\x0c\n\x04size\x18\x03 \x01(\x05\x12\x12\n\nlocal_rank\x18\x04 \x01(\x05\x12\x12\n\nlocal_size\x18\x05 \x01(\x05\x12\x12\n\ncross_rank\x18\x06 \x01(\x05\x12\x12\n\ncross_size\x18\x07 \x01(\x05\x12\x13\n\x0bhomogeneous\x18\x08 \x01(\x08\x12,\n\x0cprocess_sets\x18\t \x03(\x0b\x32\x16.hvd.worker.ProcessSet\x12\x13\n\x0blocal_ranks\x18\n \x03(\x05\x12\r\n\x05hosts\x18\x0b \x03(\t\")\n\x08Rejected\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\r\n\x05retry\x18\x02 \x01(\x08\"e\n\tPlanReady\x12\x0c\n\x04plan\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x10\n\x08requests\x18\x03 \x03(\x04\x12(\n\tsignature\x18\x04 \x01(\x0b\x32\x15.hvd.worker.Signature\"<\n\x07Refused\x12\x0f\n\x07request\x18\x01 \x01(\x04\x12 \n\x05\x65rror\x18\x02 \x01(\x0b\x32\x11.hvd.worker.Error\":\n\x05\x45rror\x12#\n\x04kind\x18\x01 \x01(\x0e\x32\x15.hvd.worker.ErrorKind\x12\x0c\n\x04text\x18\x02 \x01(\t\"%\n\x06Retire\x12\x0c\n\x04plan\x18\x01 \x01(\x04\x12\r\n\x05limit\x18\x02 \x01(\x04\",\n\x06Joined\x12\x0f\n\x07request\x18\x01 \x01(\x04\x12\x11\n\tlast_rank\x18\x02 \x01(\x05\"O\n\x0fProcessSetReady\x12\x0f\n\x07request\x18\x01 \x01(\x04\x12+\n\x0bprocess_set\x18\x02 \x01(\x0b\x32\x16.hvd.worker.ProcessSet\"0\n\x11ProcessSetRemoved\x12\x0f\n\x07request\x18\x01 \x01(\x04\x12\n\n\x02id\x18\x02 \x01(\r\"=\n\nEpochEnded\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12 \n\x05\x65rror\x18\x02 \x01(\x0b\x32\x11.hvd.worker.Error\"\x1c\n\x06\x43losed\x12\x12\n\ngeneration\x18\x01 \x01(\r\"\x17\n\x07Waiting\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x17\n\x07Warning\x12\x0c\n\x04text\x18\x01 \x01(\t*a\n\x04Kind\x12\r\n\tALLREDUCE\x10\x00\x12\r\n\tALLGATHER\x10\x01\x12\r\n\tBROADCAST\x10\x02\x12\x0c\n\x08\x41LLTOALL\x10\x03\x12\x11\n\rREDUCESCATTER\x10\x04\x12\x0b\n\x07\x42\x41RRIER\x10\x05*o\n\tErrorKind\x12\x0c\n\x08MISMATCH\x10\x00\x12\x0b\n\x07INVALID\x10\x01\x12\x14\n\x10NOT_WHILE_JOINED\x10\x02\x12\r\n\tSHUT_DOWN\x10\x03\x12\x08\n\x04LOST\x10\x04\x12\x0b\n\x07STALLED\x10\x05\x12\x0b\n\x07NO_ROOM\x10\x06\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'worker_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_KIND']._serialized_start=2674
-  _globals['_KIND']._serialized_end=2771
-  _globals['_ERRORKIND']._serialized_start=2773
-  _globals['_ERRORKIND']._serialized_end=2884
+  _globals['_KIND']._serialized_start=2694
+  _globals['_KIND']._serialized_end=2791
+  _globals['_ERRORKIND']._serialized_start=2793
+  _globals['_ERRORKIND']._serialized_end=2904
   _globals['_SHAPE']._serialized_start=28
   _globals['_SHAPE']._serialized_end=49
   _globals['_SIGNATURE']._serialized_start=52
@@ -36,43 +36,43 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_HELLO']._serialized_start=675
   _globals['_HELLO']._serialized_end=896
   _globals['_ANNOUNCE']._serialized_start=899
-  _globals['_ANNOUNCE']._serialized_end=1040
-  _globals['_RETIREACK']._serialized_start=1042
-  _globals['_RETIREACK']._serialized_end=1068
-  _globals['_JOIN']._serialized_start=1070
-  _globals['_JOIN']._serialized_end=1093
-  _globals['_ADDPROCESSSET']._serialized_start=1095
-  _globals['_ADDPROCESSSET']._serialized_end=1142
-  _globals['_REMOVEPROCESSSET']._serialized_start=1144
-  _globals['_REMOVEPROCESSSET']._serialized_end=1191
-  _globals['_LEAVE']._serialized_start=1193
-  _globals['_LEAVE']._serialized_end=1254
-  _globals['_AGENTMESSAGE']._serialized_start=1257
-  _globals['_AGENTMESSAGE']._serialized_end=1807
-  _globals['_WELCOME']._serialized_start=1810
-  _globals['_WELCOME']._serialized_end=2045
-  _globals['_REJECTED']._serialized_start=2047
-  _globals['_REJECTED']._serialized_end=2088
-  _globals['_PLANREADY']._serialized_start=2090
-  _globals['_PLANREADY']._serialized_end=2191
-  _globals['_REFUSED']._serialized_start=2193
-  _globals['_REFUSED']._serialized_end=2253
-  _globals['_ERROR']._serialized_start=2255
-  _globals['_ERROR']._serialized_end=2313
-  _globals['_RETIRE']._serialized_start=2315
-  _globals['_RETIRE']._serialized_end=2352
-  _globals['_JOINED']._serialized_start=2354
-  _globals['_JOINED']._serialized_end=2398
-  _globals['_PROCESSSETREADY']._serialized_start=2400
-  _globals['_PROCESSSETREADY']._serialized_end=2479
-  _globals['_PROCESSSETREMOVED']._serialized_start=2481
-  _globals['_PROCESSSETREMOVED']._serialized_end=2529
-  _globals['_EPOCHENDED']._serialized_start=2531
-  _globals['_EPOCHENDED']._serialized_end=2592
-  _globals['_CLOSED']._serialized_start=2594
-  _globals['_CLOSED']._serialized_end=2622
-  _globals['_WAITING']._serialized_start=2624
-  _globals['_WAITING']._serialized_end=2647
-  _globals['_WARNING']._serialized_start=2649
-  _globals['_WARNING']._serialized_end=2672
+  _globals['_ANNOUNCE']._serialized_end=1060
+  _globals['_RETIREACK']._serialized_start=1062
+  _globals['_RETIREACK']._serialized_end=1088
+  _globals['_JOIN']._serialized_start=1090
+  _globals['_JOIN']._serialized_end=1113
+  _globals['_ADDPROCESSSET']._serialized_start=1115
+  _globals['_ADDPROCESSSET']._serialized_end=1162
+  _globals['_REMOVEPROCESSSET']._serialized_start=1164
+  _globals['_REMOVEPROCESSSET']._serialized_end=1211
+  _globals['_LEAVE']._serialized_start=1213
+  _globals['_LEAVE']._serialized_end=1274
+  _globals['_AGENTMESSAGE']._serialized_start=1277
+  _globals['_AGENTMESSAGE']._serialized_end=1827
+  _globals['_WELCOME']._serialized_start=1830
+  _globals['_WELCOME']._serialized_end=2065
+  _globals['_REJECTED']._serialized_start=2067
+  _globals['_REJECTED']._serialized_end=2108
+  _globals['_PLANREADY']._serialized_start=2110
+  _globals['_PLANREADY']._serialized_end=2211
+  _globals['_REFUSED']._serialized_start=2213
+  _globals['_REFUSED']._serialized_end=2273
+  _globals['_ERROR']._serialized_start=2275
+  _globals['_ERROR']._serialized_end=2333
+  _globals['_RETIRE']._serialized_start=2335
+  _globals['_RETIRE']._serialized_end=2372
+  _globals['_JOINED']._serialized_start=2374
+  _globals['_JOINED']._serialized_end=2418
+  _globals['_PROCESSSETREADY']._serialized_start=2420
+  _globals['_PROCESSSETREADY']._serialized_end=2499
+  _globals['_PROCESSSETREMOVED']._serialized_start=2501
+  _globals['_PROCESSSETREMOVED']._serialized_end=2549
+  _globals['_EPOCHENDED']._serialized_start=2551
+  _globals['_EPOCHENDED']._serialized_end=2612
+  _globals['_CLOSED']._serialized_start=2614
+  _globals['_CLOSED']._serialized_end=2642
+  _globals['_WAITING']._serialized_start=2644
+  _globals['_WAITING']._serialized_end=2667
+  _globals['_WARNING']._serialized_start=2669
+  _globals['_WARNING']._serialized_end=2692
 # @@protoc_insertion_point(module_scope)

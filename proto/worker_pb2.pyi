@@ -123,18 +123,20 @@ class Hello(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., nonce: _Optional[str] = ..., rank: _Optional[int] = ..., pid: _Optional[int] = ..., generation: _Optional[int] = ..., arena_bytes: _Optional[int] = ..., process_sets: _Optional[_Iterable[_Union[ProcessSet, _Mapping]]] = ..., dynamic_process_sets: bool = ..., size: _Optional[int] = ..., extended_join: bool = ...) -> None: ...
 
 class Announce(_message.Message):
-    __slots__ = ("request", "signature", "contested_plan", "contested_round", "no_room_bytes")
+    __slots__ = ("request", "signature", "contested_plan", "contested_round", "no_room_bytes", "input_gone")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     CONTESTED_PLAN_FIELD_NUMBER: _ClassVar[int]
     CONTESTED_ROUND_FIELD_NUMBER: _ClassVar[int]
     NO_ROOM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    INPUT_GONE_FIELD_NUMBER: _ClassVar[int]
     request: int
     signature: Signature
     contested_plan: int
     contested_round: int
     no_room_bytes: int
-    def __init__(self, request: _Optional[int] = ..., signature: _Optional[_Union[Signature, _Mapping]] = ..., contested_plan: _Optional[int] = ..., contested_round: _Optional[int] = ..., no_room_bytes: _Optional[int] = ...) -> None: ...
+    input_gone: bool
+    def __init__(self, request: _Optional[int] = ..., signature: _Optional[_Union[Signature, _Mapping]] = ..., contested_plan: _Optional[int] = ..., contested_round: _Optional[int] = ..., no_room_bytes: _Optional[int] = ..., input_gone: bool = ...) -> None: ...
 
 class RetireAck(_message.Message):
     __slots__ = ("plans",)

@@ -15,6 +15,8 @@ from horovod.agent.core.plans import LocalPlan, block, fault, local_plan
 from horovod.agent.core.presentation import EpochPresented, SetAnswer
 from horovod.agent.core.tally import Tally
 
+AWAY_S = 0.5  # rounds that wait for other hosts are reported from that age on
+
 
 @dataclass(slots=True)
 class Epoch:
@@ -100,7 +102,7 @@ class Epoch:
         if self.ended is not None:
             return [ev.ToRank(self.sessions[rank], v.Refused(body.request, self.ended))]
         contest = (body.contested_plan, body.contested_round)
-        item = v.Announcement(rank, body.request, body.signature, *contest, body.no_room_bytes)
+        item = v.Announcement(rank, body.request, body.signature, *contest, body.no_room_bytes, body.input_gone)
         self.names[rank, body.request] = item
         if body.contested_plan in self.plans:
             self.plans[body.contested_plan].contested(body.contested_round)
@@ -340,12 +342,17 @@ class Epoch:
             late = now - self.ended_at > quiesce_s
             holders = {self.local[i] for seen in event.rounds for i in seen.holders} if late else set()
             return [ev.EndProcess(rank, kill=True) for rank in sorted(holders)]
-        waits = [seen for seen in event.rounds if seen.missing or seen.holders]
+        waits = [seen for seen in event.rounds if seen.missing or seen.holders or self._is_away(seen)]
         anything = bool(waits or self.names or self.calls.open or event.plans_used)
         if not anything and not self.observed:
             return []
         self.observed = anything
         return [self.report(self._observation(waits, event, now))]
+
+    def _is_away(self, seen: ev.SeenRound) -> bool:
+        """Whether all ranks here have arrived, a while ago: it waits for other hosts, or travels between them."""
+        plan = self.plans.get(seen.plan)
+        return plan is not None and len(plan.ranks) < len(plan.members) and seen.age_s >= AWAY_S
 
     def _observation(self, waits: list[ev.SeenRound], event: ev.Seen, now: float) -> v.Observation:
         def ranks(indices: tuple[int, ...]) -> tuple[int, ...]:

@@ -42,6 +42,7 @@ class Announcement:
     contested_plan: int = 0
     contested_round: int = 0
     no_room_bytes: int = 0
+    input_gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ class Announce:
     contested_plan: int = 0
     contested_round: int = 0
     no_room_bytes: int = 0
+    input_gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

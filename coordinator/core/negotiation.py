@@ -88,8 +88,8 @@ class Negotiation:
             holders = {others: [rank for rank in entry.announced if rank != item.rank], mine: [item.rank]}
             words = text(entry.first, holders, what, self.hosts)
             self._refuse_all(out, key, Error(ErrorKind.MISMATCH, words), joined)
-        elif item.no_room_bytes:
-            self._refuse_all(out, key, _no_room(item, self.hosts), joined)
+        elif item.no_room_bytes or item.input_gone:
+            self._refuse_all(out, key, _unable(item, self.hosts.get(item.rank, "?")), joined)
         else:
             self._complete(out, key, entry, joined, now)
 
@@ -170,13 +170,20 @@ class Negotiation:
             assert all(tombstone.owed for tombstone in tombstones)
 
 
-def _no_room(item: Announcement, hosts: Mapping[int, str]) -> Error:
-    return Error(
-        ErrorKind.NO_ROOM,
-        f"{item.signature.name!r} was refused on all ranks: rank {item.rank} (host {hosts.get(item.rank, '?')}) has no room "
-        f"for {item.no_room_bytes} bytes in its shared memory. Set HVD_ARENA_BYTES to more (memory limits of the container "
-        "count too), or wait for operations that are open before you start others.",
-    )
+def _unable(item: Announcement, host: str) -> Error:
+    refused = f"{item.signature.name!r} was refused on all ranks: rank {item.rank} (host {host}) "
+    if item.input_gone:
+        why = (
+            "can't start it again: it was under way when an operation before it was refused, and what was summed up by then "
+            "lies where its input was, in shared memory. See to the first error; compute the input anew and submit it again "
+            "on all ranks."
+        )
+    else:
+        why = (
+            f"has no room for {item.no_room_bytes} bytes in its shared memory. Set HVD_ARENA_BYTES to more (memory limits of "
+            "the container count too), or wait for operations that are open before you start others."
+        )
+    return Error(ErrorKind.NO_ROOM, refused + why)
 
 
 def can_miss(signature: Signature, joined: Set[int], extended: bool) -> bool:

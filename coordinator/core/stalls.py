@@ -123,25 +123,25 @@ class Stalls:
     def ages(self, book: Book, now: float) -> list[float]:
         """How old each of the waits is, in no order; cheaper than all that ``waits`` says of them."""
         rounds: dict[tuple[int, int], float] = {}
-        for item in (item for items in self.rounds.values() for item in items):
-            if (item.missing or item.holders) and item.plan in book.plans.table:
-                key = (item.plan, item.round)
-                rounds[key] = max(item.age_s, rounds.get(key, 0.0))
+        for key, said in self._said().items():
+            plan = book.plans.table.get(key[0])
+            late = any(item.missing or item.holders for item in said.values())
+            if plan is not None and (late or self._silent(plan.members, said)):
+                rounds[key] = max(item.age_s for item in said.values())
         starts = [entry.since for entry in book.negotiation.entries.values()]
         starts += [calls.since for calls in book.sets.calls.values()]
         return [*rounds.values(), *(now - start for start in starts)]
 
     def _round_waits(self, plans: Plans) -> list[Wait]:
-        merged: dict[tuple[int, int], list[OpenRound]] = {}
-        for rounds in self.rounds.values():
-            for item in rounds:
-                merged.setdefault((item.plan, item.round), []).append(item)
         waits = []
-        for (plan_id, number), items in merged.items():
+        for (plan_id, number), said in self._said().items():
             plan = plans.table.get(plan_id)
             if plan is None or 0 <= plan.limit <= number:
                 continue  # what waited there is announced anew
-            missing = tuple(sorted({rank for item in items for rank in item.missing}))
+            items = said.values()
+            missing = tuple(
+                sorted({rank for item in items for rank in item.missing} | self._silent(plan.members, said))
+            )
             holders = tuple(sorted({rank for item in items for rank in item.holders}))
             if not missing and not holders:
                 continue
@@ -150,6 +150,20 @@ class Stalls:
             age_s = max(item.age_s for item in items)
             waits.append(Wait(f"{plan_id}/{number}", what, age_s, missing, waiting, holders))
         return waits
+
+    def _said(self) -> dict[tuple[int, int], dict[str, OpenRound]]:
+        """What agents say of each round."""
+        merged: dict[tuple[int, int], dict[str, OpenRound]] = {}
+        for agent, rounds in self.rounds.items():
+            for item in rounds:
+                merged.setdefault((item.plan, item.round), {})[agent] = item
+        return merged
+
+    def _silent(self, members: tuple[int, ...], said: Mapping[str, OpenRound]) -> set[int]:
+        """Members on hosts whose agents know nothing of a round that some host has done its part of: none has arrived."""
+        if all(item.missing or item.holders for item in said.values()):
+            return set()
+        return {rank for rank in members if self.agent_of[rank] not in said}
 
     def due(self, waits: list[Wait], period_s: float, now: float) -> list[str]:
         """Warnings to show now: each wait once per period."""

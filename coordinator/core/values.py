@@ -111,7 +111,8 @@ class RoundTrip:
 class Announcement:
     """A signature without a plan; contested_plan is the live plan of that name with another signature.
 
-    With ``no_room_bytes`` the rank can't take part: it has no shared memory for so much.
+    With ``no_room_bytes`` the rank can't take part: it has no shared memory for so much.  With ``input_gone`` neither: its
+    input lay there, and a round that came to nothing has written over it.
     """
 
     rank: int
@@ -120,6 +121,7 @@ class Announcement:
     contested_plan: int = 0
     contested_round: int = 0
     no_room_bytes: int = 0
+    input_gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,12 +201,12 @@ def test_an_operation_whose_input_is_gone_takes_no_round_anywhere(rank: Rank) ->
     rank.engine.ops[spent.handle].spent = True
     rank.retire(3, 0)
     announce = rank.announced()[-1]
-    assert (announce.signature.name, announce.no_room_bytes) == ("n0", 16)
-    rank.refuse(announce.request, 6, "no room")
-    with pytest.raises(EngineError, match="no room"):
+    assert (announce.signature.name, announce.no_room_bytes, announce.input_gone) == ("n0", 0, True)
+    rank.refuse(announce.request, 6, "can't start it again")
+    with pytest.raises(EngineError, match="can't start it again"):
         spent.wait()
     announce = rank.announced()[-1]
-    assert (announce.signature.name, announce.no_room_bytes) == ("n1", 0)
+    assert (announce.signature.name, announce.no_room_bytes, announce.input_gone) == ("n1", 0, False)
     rank.plan_ready(4, announce.request)
     assert rank.engine.ops[intact.handle].round == 0
 

@@ -5,7 +5,7 @@
     up                                every rank starts and says Hello
     started RANK                      hello RANK [generation=1] [sets=0,1;1,2] [dynamic=yes] [join=extended]
     announce RANK REQUEST NAME        [kind= dtype= shape=2,3;4 names=a,b op= pre= post= root= set= device=
-                                      contest=PLAN@ROUND noroom=BYTES]
+                                      contest=PLAN@ROUND noroom=BYTES gone=yes]
     held AGENT PLAN RANK:COUNT...     retired AGENT PLAN
     join RANK REQUEST                 quiet AGENT [PLAN...]
     addset RANK REQUEST 0,1           rmset RANK REQUEST ID
@@ -96,8 +96,9 @@ def signature(name: str, options: Options) -> Signature:
 def _announce(words: list[str], options: Options) -> ev.Body:
     plan, _, number = one(options, "contest", "0@0").partition("@")
     numbers, no_room_bytes = (int(words[0]), int(words[1])), int(one(options, "noroom", "0"))
+    gone = one(options, "gone", "no") == "yes"
     return ev.Announcements(
-        (Announcement(*numbers, signature(words[2], options), plan_id(plan), int(number), no_room_bytes),)
+        (Announcement(*numbers, signature(words[2], options), plan_id(plan), int(number), no_room_bytes, gone),)
     )
 
 

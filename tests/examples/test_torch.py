@@ -159,7 +159,7 @@ def test_what_the_lightning_example_says_is_supported(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["best.ckpt"]
     lines = (
         f"{LIGHTNING.replace('--epochs 1', '--epochs 2')} --resume {tmp_path / 'best.ckpt'}",
-        f"{LIGHTNING} --accumulate 2",
+        f"{LIGHTNING.replace('--epochs 1', '--epochs 2')} --accumulate 2",  # half as many steps
         f"{LIGHTNING} --precision bf16-mixed",
     )
     for line in lines:

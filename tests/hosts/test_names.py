@@ -71,9 +71,10 @@ def test_a_deadlock_over_hosts_is_reported_and_ended(site: Site) -> None:
 
 
 @over_three
-def test_a_rank_that_stalls_the_others_is_named(site: Site) -> None:
+@pytest.mark.parametrize("name", ["late", "warm"])
+def test_a_rank_that_stalls_the_others_is_named(site: Site, name: str) -> None:
     limits = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
-    run = site.run(PROGRAMS, "stall", "2", **limits)
+    run = site.run(PROGRAMS, "stall", "2", name, **limits)
     for rank in (0, 1):
-        assert re.search(rf"StalledError: .*allreduce.late.*2 \(host {HOST}", run.said(rank)), run.output
-    assert "allreduce.late" in run.output
+        assert re.search(rf"StalledError: .*allreduce.{name}.*2 \(host {HOST}", run.said(rank)), run.output
+    assert f"allreduce.{name}" in run.output

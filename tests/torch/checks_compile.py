@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import horovod.torch as hvd
 import torch
 
-from tests.torch.checks_training import expect_equal, joined_loss, loss_of, model_of
+from tests.torch.checks_training import data_of, expect_equal, joined_loss, loss_of, model_of
 
 
 def _train_compiled(backend: str) -> None:
@@ -62,3 +64,59 @@ def check_normalization_inside() -> None:
         for a, p in zip(got, model.parameters(), strict=True):
             torch.testing.assert_close(a, p.grad)
         model.zero_grad()
+
+
+def _train_with_compiled_steps(make: Any, op: int) -> tuple[torch.nn.Module, torch.nn.Module]:
+    """One model whose optimizer steps in a compiled function, one whose does not."""
+    models = []
+    for compiles in (True, False):
+        model = model_of(torch.float32)
+        optimizer = hvd.DistributedOptimizer(make(model.parameters(), lr=0.01), model.named_parameters(), op=op)
+        step = torch.compile(lambda o=optimizer: o.step(), backend="aot_eager") if compiles else optimizer.step
+        for number in range(4):
+            optimizer.zero_grad()
+            loss_of(model, hvd.rank(), number).backward()
+            step()
+        models.append(model)
+    return models[0], models[1]
+
+
+def check_steps_that_are_compiled() -> None:
+    """``torch.compile`` of a function that calls ``step``: what is reduced runs as it is, the rest is compiled."""
+    for make in (torch.optim.SGD, torch.optim.Adam):
+        for op in (hvd.Average, hvd.Adasum):
+            expect_equal(*_train_with_compiled_steps(make, op), (make, op))
+
+
+def _train_whole_steps(usage: str, compiles: bool) -> torch.nn.Module:
+    """Forward, backward and step in one function."""
+    model = model_of(torch.float32)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+
+    def step(x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        loss = ((model(x) - 1) ** 2).mean()
+        if usage == "scaler":
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            return
+        loss.backward()
+        if usage == "clip":
+            optimizer.synchronize()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            with optimizer.skip_synchronize():
+                optimizer.step()
+        else:
+            optimizer.step()
+
+    run = torch.compile(step, backend="aot_eager") if compiles else step
+    for number in range(4):
+        run(data_of(hvd.rank(), number, torch.float32))
+    return model
+
+
+def check_whole_steps_that_are_compiled() -> None:
+    for usage in ("plain", "clip", "scaler"):
+        expect_equal(_train_whole_steps(usage, True), _train_whole_steps(usage, False), usage)

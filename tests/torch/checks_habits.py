@@ -6,6 +6,7 @@ Against one process on all ranks' data, as in ``checks_training``.
 from __future__ import annotations
 
 import gc
+import itertools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -261,6 +262,32 @@ def check_zeroing_by_the_model() -> None:
             optimizer.step()
 
         both(lambda m: torch.optim.Adam(m.parameters(), lr=0.01), step)
+
+
+def check_options_together() -> None:
+    """Groups, predivision, compression, accumulation and process set, each with each, as one process trains."""
+    for groups, predivide, compression, passes in itertools.product(
+        (None, 2), (1.0, 4.0), (hvd.Compression.none, hvd.Compression.bf16), (1, 2)
+    ):
+        model, reference = model_of(torch.float32), model_of(torch.float32)
+        plain = torch.optim.SGD(reference.parameters(), lr=0.1)
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            model.named_parameters(), compression, passes, hvd.Average, predivide, groups=groups,
+            process_set=hvd.global_process_set,
+        )  # fmt: skip
+        for number in range(2):
+            optimizer.zero_grad()
+            plain.zero_grad()
+            for turn in range(passes):
+                backward(model, 2 * number + turn, True)
+                backward(reference, 2 * number + turn, False)
+            optimizer.step()
+            plain.step()
+        expect_same_bits(model)
+        tolerance = 1e-5 if compression is hvd.Compression.none else 0.01
+        for mine, other in zip(model.parameters(), reference.parameters(), strict=True):
+            assert torch.allclose(mine, other, atol=tolerance, rtol=tolerance), (groups, predivide, compression, passes)
 
 
 def check_averaged_models() -> None:

@@ -6,7 +6,9 @@ import gc
 
 import horovod.torch as hvd
 import psutil
+import pytest
 import torch
+from horovod.common import process
 
 STEPS, SETTLED, GROWTH_BYTES = 1000, 200, 20 << 20
 
@@ -42,3 +44,24 @@ def check_operations_keep_their_memory() -> None:
         if step == SETTLED:
             before = resident()
     assert resident() - before < GROWTH_BYTES
+
+
+def _in_use() -> int:
+    """Bytes of the arena that operations hold."""
+    used, _, _ = process._process.arena.stat()  # type: ignore[union-attr]
+    return int(used)
+
+
+def check_refused_operations_give_their_memory_back() -> None:
+    """P61: sums of 4 MB that fail on all ranks leave nothing behind in the process, nor in shared memory."""
+    if hvd.size() == 1:
+        return
+    x = torch.ones((1 << 20) + hvd.rank())
+    before = used = 0
+    for step in range(300):
+        with pytest.raises(hvd.HorovodInternalError, match="Mismatched"):
+            hvd.synchronize(hvd.allreduce_async(x, name="refused"))
+        if step == 50:
+            before, used = resident(), _in_use()
+    assert resident() - before < GROWTH_BYTES
+    assert _in_use() <= used

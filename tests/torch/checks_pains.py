@@ -7,6 +7,8 @@ import time
 import horovod.torch as hvd
 import torch
 
+from tests.runner.launcher import until
+
 
 def check_no_device_is_touched() -> None:
     """P63: init and collectives leave CUDA alone, so that ranks that pin a device later find it untouched."""
@@ -55,3 +57,51 @@ def check_many_names() -> None:
     for step in range(3):
         handles = [hvd.allreduce_async(x, name=f"many.names.{i}", op=hvd.Sum) for i, x in enumerate(tensors)]
         assert all(torch.equal(hvd.synchronize(h), x * hvd.size()) for h, x in zip(handles, tensors, strict=True)), step
+
+
+def check_a_giant_does_not_wait_for_small_ones() -> None:
+    """P44: what was submitted first is done before the last of those behind it is even submitted."""
+    giant = torch.full((4 << 20,), hvd.rank() + 1.0)
+    total = float(sum(range(1, hvd.size() + 1)))
+    small = [torch.full((1024,), float(i + hvd.rank())) for i in range(100)]
+    first = hvd.allreduce_async(giant, name="giant", op=hvd.Sum)
+    handles = [hvd.allreduce_async(x, name=f"behind.{i}", op=hvd.Sum) for i, x in enumerate(small[:-1])]
+    assert until(lambda: hvd.poll(first))
+    handles.append(hvd.allreduce_async(small[-1], name="behind.last", op=hvd.Sum))
+    for i, handle in enumerate(handles):
+        assert torch.all(hvd.synchronize(handle) == sum(i + rank for rank in range(hvd.size())))
+    assert torch.all(hvd.synchronize(first) == total)
+
+
+def check_an_infinite_pass_spoils_its_window_only() -> None:
+    """S27: gradients of three passes are summed; inf in the second pass is gone with that window."""
+    w = torch.nn.Parameter(torch.zeros(2))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([w], lr=1.0), op=hvd.Sum, backward_passes_per_step=3)
+    for window in range(2):
+        optimizer.zero_grad()
+        for turn in range(3):
+            is_bad = window == 0 and turn == 1 and hvd.rank() == hvd.size() - 1
+            (w * (float("inf") if is_bad else turn + 1.0)).sum().backward()
+        optimizer.synchronize()
+        assert w.grad is not None
+        assert torch.isfinite(w.grad).all() == (window == 1)
+        if window:
+            assert torch.all(w.grad == 6.0 * hvd.size())
+            with optimizer.skip_synchronize():
+                optimizer.step()
+    assert torch.all(w == -6.0 * hvd.size())
+
+
+def check_a_missing_gradient_in_a_group() -> None:
+    """S33: one of a group's gradients is None on one rank: it counts as zeros, the others stay with their parameters."""
+    for groups in (1, 2, "lists"):
+        weights = [torch.nn.Parameter(torch.zeros(3)) for _ in range(6)]
+        chosen = [weights[:3], weights[3:5]] if groups == "lists" else groups
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(weights, lr=1.0), groups=chosen, op=hvd.Sum)
+        for _ in range(2):
+            optimizer.zero_grad()
+            used = [i for i in range(6) if not (i == 2 and hvd.rank() == 0)]
+            torch.stack([(weights[i] * i).sum() for i in used]).sum().backward()
+            optimizer.step()
+        for i, w in enumerate(weights):
+            assert torch.all(w == -2.0 * i * (hvd.size() - (i == 2))), (groups, i)

@@ -23,12 +23,17 @@ STEPS = 4
 
 # Options with which an optimizer takes steps that matter; those that are not named have their defaults.
 OPTIONS: dict[str, list[dict[str, Any]]] = {
-    "SGD": [{"lr": 0.1}, {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}],
+    "SGD": [
+        {"lr": 0.1, "foreach": True}, {"lr": 0.1, "fused": True},
+        {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
+    ],
+    "Adagrad": [{"lr": 0.01}, {"lr": 0.01, "fused": True}, {"lr": 0.01, "foreach": True}],
+    "RMSprop": [{"lr": 0.01, "centered": True, "momentum": 0.5, "foreach": True}],
     "Adam": [{"lr": 0.01, "amsgrad": True}, {"lr": 0.01, "foreach": True}, {"lr": 0.01, "fused": True}],
     "AdamW": [{"lr": 0.01}, {"lr": 0.01, "fused": True}],
     "Adadelta": [{"lr": 1.0}],
     "Rprop": [{"lr": 0.001}],
-}
+}  # fmt: skip
 ELSEWHERE = {"Optimizer", "LBFGS", "SparseAdam"}
 
 

@@ -20,6 +20,7 @@ CHECKS = (
     "elastic",
     "optimizer",
     "habits",
+    "copies",
     "state",
     "sets",
     "join",

@@ -126,6 +126,20 @@ def test_contradicting_arguments(options: dict[str, object], text: str) -> None:
         wrapped(**options)
 
 
+def test_what_is_wrong_with_names_is_said() -> None:
+    """S16: positions and shapes of what has no name, and what a generator that was used before has to do with it."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match=r"were not named.*: group 0, position 3, shape \[1\]\."):
+        hvd.DistributedOptimizer(optimizer, list(model.named_parameters())[:3])
+    names = model.named_parameters()
+    hvd.DistributedOptimizer(optimizer, names)
+    with pytest.raises(ValueError, match=r"position 0, shape \[3, 2\].*call model\.named_parameters\(\) again"):
+        hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), names)
+    tied = [("a", model[0].weight), ("b", model[0].weight)]
+    assert len(hvd.DistributedOptimizer(torch.optim.SGD([model[0].weight], lr=0.1), tied)._parameter_names) == 1
+
+
 def test_what_is_not_there_is_missed_as_usual() -> None:
     assert not hasattr(hvd, "nonsense")
     with pytest.raises(AttributeError, match=r"^module 'horovod\.torch' has no attribute 'nonsense'$"):

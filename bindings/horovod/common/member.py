@@ -32,7 +32,6 @@ from horovod.common.core.events import (
 )
 from horovod.common.engine import CANCELLED, CLOSED, FAILED, INVALID, MARKED, OK, SPENT, Engine, status_text
 from horovod.common.exceptions import AgentLostError, EngineError, ErrorKind, error_of_kind
-from horovod.common.layout import payload_bytes
 from horovod.common.operations import AgentOp
 from horovod.common.process import Membership, Process
 from horovod.common.replies import Replies
@@ -121,8 +120,7 @@ class EpochMember:
         if op.placed:
             status = self._engine.unbind(op.handle)
             op.placed = status not in (OK, SPENT)
-            if status == SPENT:
-                op.no_room_bytes = max(payload_bytes(op.signature), 1)
+            op.input_gone = status == SPENT
         return not op.placed
 
     def _do_fail(self, command: FailOp) -> None:

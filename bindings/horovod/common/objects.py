@@ -34,14 +34,17 @@ def _pickled(obj: Any) -> _Pickled:
         return f"{type(error).__name__}: {error}".encode("utf-8", "replace"), error
 
 
-def _exchange(client: Client, pickled: _Pickled, name: str, root: int, process_set: ProcessSet) -> list[bytearray]:
+def _exchange(
+    client: Client, pickled: _Pickled, name: str, root: int, process_set: ProcessSet
+) -> list[bytes | bytearray]:
     """What each member published; with a root, what it alone published.  The same error on all if one had nothing to send."""
     set_id, word = set_id_of(process_set), f"allgather.{name}"
     signature = Signature(CollectiveKind.ALLGATHER, word, False, _UINT8, ((-1,),), root=root, process_set=set_id)
     payload, cause = pickled
     ranks = client.process_sets().get(set_id, ())
     members = range(len(ranks)) if root < 0 else [ranks.index(root)]
-    received: dict[int, bytearray] = {}
+    mine = ranks.index(client.rank) if client.rank in ranks else -1
+    received: dict[int, bytes | bytearray] = {}
     failed: set[int] = set()
     start = 0
     while start == 0 or start < max(map(len, received.values())):
@@ -51,7 +54,10 @@ def _exchange(client: Client, pickled: _Pickled, name: str, root: int, process_s
             for member in members:
                 nbytes, has_failed = op.meta(member)
                 failed.update([member] * has_failed)
-                _read_piece(op, member, received.setdefault(member, bytearray(nbytes)), start)
+                if member not in received:
+                    received[member] = payload if member == mine else bytearray(nbytes)
+                if member != mine:  # that is here already
+                    _read_piece(op, member, received[member], start)
         finally:
             op.done()
         start += _PIECE_BYTES
@@ -68,7 +74,7 @@ def _publish(client: Client, signature: Signature, payload: bytes, start: int, f
     return client.gather(signature, [(address + start if nbytes else 0, nbytes)], (len(payload), failed), keep=payload)
 
 
-def _read_piece(op: PullOp, member: int, received: bytearray, start: int) -> None:
+def _read_piece(op: PullOp, member: int, received: bytes | bytearray, start: int) -> None:
     nbytes = min(len(received) - start, _PIECE_BYTES)
     if nbytes > 0:
         view = (ctypes.c_char * nbytes).from_buffer(received, start)

@@ -37,6 +37,7 @@ class AgentOp(Operation):
         self.request = 0
         self.state = _NEW
         self.no_room_bytes = 0
+        self.input_gone = False
         self.client = client
         self.handle = 0
         self.keep = keep

@@ -36,5 +36,6 @@ def announce_message(command: Announce) -> worker_pb2.WorkerMessage:
             contested_plan=command.contested_plan,
             contested_round=command.contested_round,
             no_room_bytes=command.op.no_room_bytes,
+            input_gone=command.op.input_gone,
         )
     )

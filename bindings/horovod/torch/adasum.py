@@ -6,14 +6,16 @@ the combination.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from horovod.common.types import ReduceOp
 from horovod.torch.compression import Compressor
+from horovod.torch.copies import copy_wrapped, refuse_to_copy, refuse_to_pickle
 from horovod.torch.loss_scaling import is_scaler_asking
 from horovod.torch.originals import note_step, share_state
 from horovod.torch.parameters import check_passes
@@ -21,6 +23,8 @@ from horovod.torch.pending import synchronize
 from horovod.torch.reduce_ops import allreduce_async_
 
 __all__ = ["make_adasum_optimizer"]
+
+_OWN = frozenset({"_compression", "_original", "_parameter_names", "backward_passes_per_step"})
 
 
 class _DistributedAdasumOptimizer(torch.optim.Optimizer):
@@ -40,6 +44,20 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
         self._parameter_names = names
         self._compression = compression
         self.backward_passes_per_step = passes
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        other: Any = self.__class__.__new__(self.__class__)
+        memo[id(self)] = other
+        plain = copy_wrapped(self, memo, _OWN)
+        names = copy.deepcopy(self._parameter_names, memo)
+        _DistributedAdasumOptimizer.__init__(other, plain, names, self._compression, self.backward_passes_per_step)
+        return other
+
+    def __copy__(self) -> NoReturn:
+        refuse_to_copy(self)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        refuse_to_pickle(self)
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:

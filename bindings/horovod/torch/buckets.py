@@ -25,7 +25,7 @@ __all__ = ["Bucket", "Memory", "Slot", "copy_dense", "cut_into_buckets", "dense_
 ALIGNMENT = 64
 FIRST_BUCKET_BYTES = 1 << 20
 BUCKET_BYTES = 16 << 20
-BYTES_AT_ONCE = 1 << 20
+BYTES_AT_ONCE = 1 << 16
 
 
 def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
@@ -48,8 +48,7 @@ def memory_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...
 def copy_dense(target: torch.Tensor, source: torch.Tensor, nbytes: int) -> None:
     """Copies values into a tensor of the same dtype that nobody else has seen.
 
-    Large ones that lie alike are copied as bytes where one thread does it: a tenth faster than torch's kernel from a
-    mebibyte on.
+    Those that lie alike are copied as bytes where one thread does it, unless they are small: faster than torch's kernel.
     """
     if (
         nbytes >= BYTES_AT_ONCE

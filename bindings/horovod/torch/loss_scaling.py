@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import sys
 
+import torch
+
 __all__ = ["is_scaler_asking"]
 
 _READER = "_unscale_grads_"
+_is_compiling = getattr(torch.compiler, "is_compiling", lambda: False)
 
 
 def is_scaler_asking(depth: int = 2) -> bool:
-    """Whether the function ``depth`` frames up is the one in which a GradScaler reads gradients."""
-    return sys._getframe(depth).f_code.co_name == _READER
+    """Whether the function ``depth`` frames up is the one in which a GradScaler reads gradients; not in compiled code."""
+    return not _is_compiling() and sys._getframe(depth).f_code.co_name == _READER

@@ -6,11 +6,12 @@ wrapped optimizer's own.  With one rank, or outside the process set, it behaves 
 
 from __future__ import annotations
 
+import copy
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -20,15 +21,23 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.types import ReduceOp
 from horovod.torch.adasum import make_adasum_optimizer
 from horovod.torch.compression import Compression, Compressor, check_compression
+from horovod.torch.copies import copy_wrapped, refuse_to_copy, refuse_to_pickle
 from horovod.torch.loss_scaling import is_scaler_asking
 from horovod.torch.originals import note_step, share_state
 from horovod.torch.parameters import check_groups, check_passes, name_parameters
 from horovod.torch.pending import require_client
-from horovod.torch.reducer import Reducer, Settings
+from horovod.torch.reducer import Reducer
+from horovod.torch.settings import Settings
 
 __all__ = ["DistributedOptimizer"]
 
 _NOT_COPIED = frozenset({"step", "zero_grad", "_opt_called"})
+_NOT_COMPILED = frozenset({"_combine", "_step_with", "synchronize"})
+_OWN = frozenset(
+    {
+        "_by_scaler", "_hooks", "_original", "_parameter_names", "_reducer", "_should_synchronize", "_synchronized", "_warned",
+    }
+)  # fmt: skip
 
 
 class _DistributedOptimizer(torch.optim.Optimizer):
@@ -37,6 +46,12 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     _wrapped: type[torch.optim.Optimizer]
 
     def __init__(self, optimizer: torch.optim.Optimizer, names: dict[torch.Tensor, str], settings: Settings) -> None:
+        self._wrap(optimizer, names, settings)
+        if self._reduces():
+            self._reducer.use_client()
+        self._register_hooks()
+
+    def _wrap(self, optimizer: torch.optim.Optimizer, names: dict[torch.Tensor, str], settings: Settings) -> None:
         # An instance attribute such as a scheduler's wrapper of step() belongs to the wrapped object.
         self.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k not in _NOT_COPIED})
         self._original = optimizer
@@ -47,9 +62,21 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._by_scaler = False
         self._should_synchronize = True
         self._warned = False
-        if self._reduces():
-            self._reducer.use_client()
-        self._register_hooks()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        other: _DistributedOptimizer = self.__class__.__new__(self.__class__)
+        memo[id(self)] = other
+        plain = copy_wrapped(self, memo, _OWN)
+        other._wrap(plain, copy.deepcopy(self._parameter_names, memo), self._reducer.settings.copy(memo))
+        with suppress(HorovodInternalError):  # after shutdown; the next step registers them
+            other._register_hooks()
+        return other
+
+    def __copy__(self) -> NoReturn:
+        refuse_to_copy(self)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        refuse_to_pickle(self)
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -83,10 +110,6 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         name = self._parameter_names.setdefault(parameter, default_name)
         self._reducer.add(parameter, name)
         self._hooks.append(parameter.register_post_accumulate_grad_hook(_make_hook(self)))
-
-    def _gradient_came(self, parameter: torch.Tensor) -> None:
-        self._synchronized = self._by_scaler = False
-        self._reducer.arrive(parameter)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """From now on gradients are reduced in every ``passes``-th backward pass."""
@@ -194,14 +217,20 @@ def _make_hook(optimizer: _DistributedOptimizer) -> Callable[[torch.Tensor], Non
     def hook(parameter: torch.Tensor) -> None:
         alive = reference()
         if alive is not None:
-            alive._gradient_came(parameter)
+            alive._synchronized = alive._by_scaler = False
+            alive._reducer.arrive(parameter)
 
     return hook
 
 
 def _subclass(wrapped: type[torch.optim.Optimizer], methods: type) -> type[Any]:
-    """A class named like ``wrapped`` and derived from it, with these methods over its own."""
+    """A class named like ``wrapped`` and derived from it, with these methods over its own.
+
+    Those that reduce stay as they are where torch compiles a function that steps.
+    """
     body = {key: value for key, value in methods.__dict__.items() if key not in ("__dict__", "__weakref__", "__doc__")}
+    for key in _NOT_COMPILED & body.keys():
+        body[key] = torch.compiler.disable(body[key])
     return type(wrapped.__name__, (wrapped,), {**body, "_wrapped": wrapped, "__doc__": wrapped.__doc__})
 
 

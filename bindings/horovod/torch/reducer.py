@@ -26,43 +26,20 @@ from horovod.common.solo import plain_buffer
 from horovod.common.types import Client, CollectiveKind, ReduceOp, Signature
 from horovod.native import OutOfMemory
 from horovod.torch.buckets import Bucket, Memory, Slot, copy_dense, cut_into_buckets, memory_order
-from horovod.torch.compression import Compression, Compressor
+from horovod.torch.compression import Compression
 from horovod.torch.dtypes import wire_form
 from horovod.torch.functions import allgather_object
 from horovod.torch.pending import require_client, synchronize, wait_all
 from horovod.torch.reduce_ops import allreduce_async
+from horovod.torch.settings import Settings
 from horovod.torch.signatures import set_id_of
 from horovod.torch.sparse import sparse_allreduce_async
 
-__all__ = ["Reducer", "Settings"]
+__all__ = ["Reducer"]
 
 # How many optimizers each process set has had in this epoch: outsiders of a set don't count its optimizers.
 _numbers: defaultdict[int, itertools.count[int]] = defaultdict(itertools.count)
 basics.on_new_epoch(_numbers.clear)
-
-
-class Settings:
-    """How gradients are reduced."""
-
-    __slots__ = ("compression", "groups", "op", "passes", "postscale", "prescale", "process_set", "sparse_as_dense")
-
-    def __init__(
-        self,
-        compression: type[Compressor],
-        op: int,
-        predivide: float,
-        passes: int,
-        groups: Sequence[Sequence[torch.Tensor]] | int | None,
-        sparse_as_dense: bool,
-        process_set: ProcessSet,
-    ) -> None:
-        self.compression = compression
-        self.op = op
-        self.prescale, self.postscale = 1.0 / predivide, float(predivide)
-        self.passes = passes
-        self.groups = groups
-        self.sparse_as_dense = sparse_as_dense
-        self.process_set = process_set
 
 
 class Reducer:
@@ -195,7 +172,7 @@ class Reducer:
         if bucket.dtype is not gradient.dtype or self.settings.compression is not Compression.none:
             self._fill_compressed(slot, bucket, gradient)
         elif gradient.data_ptr() != memory.addresses[slot.index] or gradient.stride() != slot.strides:
-            view = bucket.view(slot)
+            view = memory.view(slot.index, slot.shape, slot.strides)
             copy_dense(view, gradient, slot.nbytes)
             if parameter.is_cpu:
                 gradient = parameter.grad = view

@@ -221,6 +221,18 @@ def test_what_waits_is_reported_with_the_states_of_ranks(world: World) -> None:
     assert seen.blocked_on == (v.BlockedOn(0, 7, 4, "allreduce.x"),)
 
 
+def test_what_waits_for_other_hosts_is_reported_after_a_while() -> None:
+    """All ranks here have arrived, so nobody is missing here; the coordinator sees who knows nothing of the round."""
+    world = World(agents=("a", "b"))
+    world.begin()
+    world.plan()
+    ranks = (ev.SeenRank(0, 9, 1, 7, 2.0, "running"),)
+    world.seen = ev.Seen((ev.SeenRound(7, 4, 2.5, (), ()), ev.SeenRound(7, 5, 0.1, (), ())), ranks)
+    (seen,) = reports(world.tell(ev.Tick()), v.Observation)
+    assert seen.rounds == (v.OpenRound(7, 4, 2.5),)
+    assert seen.blocked_on == (v.BlockedOn(0, 7, 4, "allreduce.x"),)
+
+
 def test_a_wait_for_a_name_that_is_not_negotiated_is_named(world: World) -> None:
     world.rank(0, v.Announce(3, SUM))
     world.seen = ev.Seen((), (ev.SeenRank(0, 1, 1, 3, 1.0, "running"),))

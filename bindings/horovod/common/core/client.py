@@ -10,8 +10,8 @@ retired by the agent in two steps: the board is marked (binds are answered Marke
 names the limit.  Rounds below the limit run; what lies beyond leaves the plan and is announced anew; when nothing of
 this rank is on the plan any more, it is acknowledged, once.  A named operation that differs from its live plan contests
 it: the plan is dropped here and now, and the announcement says how many rounds this rank has arrived in.  So does
-an operation for which this rank has no memory (``no_room_bytes``): it is never bound, its announcement is refused on
-every member, and nobody waits in the round that it would have had.
+an operation for which this rank has no memory, or whose input is gone (``unable``): it is never bound, its announcement is
+refused on every member, and nobody waits in the round that it would have had.
 
 Fast path.  The shell may bind to ``live[key]`` by itself when the plan has no limit and nothing parked: it then sets
 ``op.plan``, ``op.round``, ``op.state``, adds to ``plan.ops`` and raises ``plan.next_round``; at the end it takes the
@@ -112,12 +112,12 @@ class ClientCore:
         plan = self.live.get(key)
         if plan is None:
             return [self._announce(op)]
-        if not op.signature.unnamed and (op.no_room_bytes or plan.signature != op.signature):
+        if not op.signature.unnamed and (op.unable or plan.signature != op.signature):
             return self._contest(op, plan)
         if plan.parked:
             self._park(op, plan)
             return []
-        return self._contest(op, plan) if op.no_room_bytes else [Bind(op, plan)]
+        return self._contest(op, plan) if op.unable else [Bind(op, plan)]
 
     def _contest(self, op: Operation, plan: Plan) -> list[Command]:
         plan.dropped = True
@@ -199,7 +199,7 @@ class ClientCore:
         plan = Plan(event.plan, event.offset, ops[0].signature)
         self.plans[plan.id] = plan
         self.live[plan.key] = plan
-        able, again = _up_to_no_room(list(self.waiting.pop(plan.key)))
+        able, again = _up_to_unable(list(self.waiting.pop(plan.key)))
         return [*(Bind(op, plan) for op in able), *_resubmit(again)]
 
     def _refused(self, event: Refused) -> list[Command]:
@@ -230,7 +230,7 @@ class ClientCore:
         """Parked operations go on below the limit, and leave from there on."""
         limit = plan.limit or 0
         self._forget_exhausted(plan)
-        plan.parked, again = _up_to_no_room(plan.parked)
+        plan.parked, again = _up_to_unable(plan.parked)
         room = 0 if plan.dropped else max(0, limit - plan.next_round)
         commands: list[Command] = [Bind(op, plan) for op in plan.parked[:room]]
         beyond = plan.parked[room:]
@@ -310,9 +310,9 @@ class ClientCore:
             )
 
 
-def _up_to_no_room(ops: list[Operation]) -> tuple[list[Operation], list[Operation]]:
+def _up_to_unable(ops: list[Operation]) -> tuple[list[Operation], list[Operation]]:
     """Those before the first operation for which there is no memory, and the others: their rounds depend on it."""
-    count = next((index for index, op in enumerate(ops) if op.no_room_bytes), len(ops))
+    count = next((index for index, op in enumerate(ops) if op.unable), len(ops))
     return ops[:count], ops[count:]
 
 

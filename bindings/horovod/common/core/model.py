@@ -32,7 +32,7 @@ class OperationState(Enum):
 class Operation:
     """One submitted collective of this rank."""
 
-    __slots__ = ("name", "no_room_bytes", "plan", "request", "round", "signature", "state")
+    __slots__ = ("input_gone", "name", "no_room_bytes", "plan", "request", "round", "signature", "state")
 
     def __init__(self, signature: Signature, name: str) -> None:
         self.signature = signature
@@ -41,7 +41,14 @@ class Operation:
         self.round = -1
         self.request = 0
         self.state = OperationState.NEW
-        self.no_room_bytes = 0  # this rank has no memory for so much: the operation is announced only to be refused
+        # This rank has no memory for so much, or lost the input: the operation is announced only to be refused.
+        self.no_room_bytes = 0
+        self.input_gone = False
+
+    @property
+    def unable(self) -> bool:
+        """Whether this rank can take no part in it."""
+        return self.no_room_bytes > 0 or self.input_gone
 
 
 class Plan:
