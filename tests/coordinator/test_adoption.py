@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
+import pytest
 from horovod.coordinator.core import (
     Command,
     Config,
@@ -20,7 +21,16 @@ from horovod.coordinator.core import commands as cmd
 from horovod.coordinator.core import events as ev
 from horovod.coordinator.core.job import RankPhase
 from horovod.coordinator.core.sessions import PROTOCOL, Hello, Refusal, SessionBook, Welcome
-from horovod.coordinator.core.values import Announcement, Kind, ProcessSet, RankPlace, RankRequest, Signature
+from horovod.coordinator.core.values import (
+    Announcement,
+    Error,
+    ErrorKind,
+    Kind,
+    ProcessSet,
+    RankPlace,
+    RankRequest,
+    Signature,
+)
 from horovod.coordinator.http import coordinator_pages
 from horovod.observe.http import Pages
 
@@ -164,6 +174,23 @@ def test_the_first_failure_is_the_one_that_happened_first() -> None:
     world.present("a", presented(0, ranks=(late,)))
     (end,) = (c for c in world.present("b", presented(1, ranks=(first,))) if isinstance(c, JobEnded))
     assert (end.code, end.rank, end.signal) == (137, 1, 9)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_ranks_have_time_to_show_an_error_that_came_before_the_coordinator_was_killed(ends: bool) -> None:
+    world = Started()
+    error = Error(ErrorKind.LOST, "Rank 1 was killed.")
+    first = rank(1, exited=(ev.RankExited(1, 101, 137, 9, left=False),), exited_s=1.9)
+    world.present("a", presented(0, part(ended=(error,))))
+    said = orders(world.present("b", presented(1, ranks=(first,))))
+    assert not any(isinstance(body, cmd.StopRanks) for _, body in said)
+    assert orders(world.tell(Tick())) == []
+    if ends:
+        said = world.tell(Report("a", 4, ev.RankExited(0, 100, 1, left=False)))
+        assert [c.code for c in said if isinstance(c, JobEnded)] == [137]
+        return
+    world.now += 2.0
+    assert [type(body) for _, body in orders(world.tell(Tick()))] == [cmd.StopRanks, cmd.StopRanks]
 
 
 def test_an_agent_that_never_heard_of_the_job_starts_its_ranks() -> None:
