@@ -18,6 +18,7 @@ from horovod.coordinator.outbox import Outbox
 from horovod.coordinator.sessions import first_frame, until_one_ends
 from horovod.proto import control_pb2
 from horovod.proto.codec import fill, read, to_bytes, to_text
+from horovod.proto.places import pack
 
 __all__ = ["JobDesk", "Jobs"]
 
@@ -368,8 +369,7 @@ class JobDesk:
 
 def _accepted(places: Sequence[RankPlace]) -> control_pb2.JobUpdate:
     update = control_pb2.JobUpdate()
-    for place in places:
-        fill(update.accepted.places.add(), place)
+    pack(update.accepted.places, places)
     return update
 
 

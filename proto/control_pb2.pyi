@@ -515,24 +515,6 @@ class Registered(_message.Message):
     incarnation: int
     def __init__(self, incarnation: _Optional[int] = ...) -> None: ...
 
-class RankPlace(_message.Message):
-    __slots__ = ("rank", "agent", "host", "local_rank", "local_size", "cross_rank", "cross_size")
-    RANK_FIELD_NUMBER: _ClassVar[int]
-    AGENT_FIELD_NUMBER: _ClassVar[int]
-    HOST_FIELD_NUMBER: _ClassVar[int]
-    LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
-    LOCAL_SIZE_FIELD_NUMBER: _ClassVar[int]
-    CROSS_RANK_FIELD_NUMBER: _ClassVar[int]
-    CROSS_SIZE_FIELD_NUMBER: _ClassVar[int]
-    rank: int
-    agent: str
-    host: str
-    local_rank: int
-    local_size: int
-    cross_rank: int
-    cross_size: int
-    def __init__(self, rank: _Optional[int] = ..., agent: _Optional[str] = ..., host: _Optional[str] = ..., local_rank: _Optional[int] = ..., local_size: _Optional[int] = ..., cross_rank: _Optional[int] = ..., cross_size: _Optional[int] = ...) -> None: ...
-
 class RankPlaces(_message.Message):
     __slots__ = ("agents", "hosts", "agent", "rank", "local_rank", "local_size", "cross_rank", "cross_size")
     AGENTS_FIELD_NUMBER: _ClassVar[int]
@@ -1010,8 +992,8 @@ class JobUpdate(_message.Message):
 class JobAccepted(_message.Message):
     __slots__ = ("places",)
     PLACES_FIELD_NUMBER: _ClassVar[int]
-    places: _containers.RepeatedCompositeFieldContainer[RankPlace]
-    def __init__(self, places: _Optional[_Iterable[_Union[RankPlace, _Mapping]]] = ...) -> None: ...
+    places: RankPlaces
+    def __init__(self, places: _Optional[_Union[RankPlaces, _Mapping]] = ...) -> None: ...
 
 class JobNotice(_message.Message):
     __slots__ = ("text",)

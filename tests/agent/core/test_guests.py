@@ -210,7 +210,9 @@ def test_ranks_of_a_job_that_was_given_up_are_told_and_may_wait_again(world: Wor
     begin(world)
     world.order(v.StopRanks("It did not come back in time.", 0.0), 0)
     commands = world.order(v.JobFinished(1, "It did not come back in time."), 0)
-    assert [body.error.text for body in to_rank(commands, v.EpochEnded).values()] == ["It did not come back in time."] * 2
+    assert [body.error.text for body in to_rank(commands, v.EpochEnded).values()] == [
+        "It did not come back in time."
+    ] * 2
     assert not of(commands, ev.EndProcess)
     world.rank(0, v.Leave(1))
     world.rank(0, hello(100, generation=2))

@@ -31,7 +31,9 @@ class Shell:
     limit: int = 1 << 30
     rounds: int = 0
     opened: set[Operation] = field(default_factory=set)
-    too_large: set[Operation] = field(default_factory=set)  # there is no memory for them, which shows when they are bound
+    too_large: set[Operation] = field(
+        default_factory=set
+    )  # there is no memory for them, which shows when they are bound
     said: list[str] = field(default_factory=list)
     failed: list[Operation] = field(default_factory=list)
 
