@@ -16,7 +16,7 @@ from horovod.proto import control_pb2, worker_pb2
 from horovod.proto.security import Address, Security
 from horovod.proto.services import OUTPUT, RUN, SESSION, admission, handlers, open_channel, open_stream
 
-from tests.coordinator.peers import run, serving
+from tests.coordinator.peers import OPEN, Call, run, serving
 
 Frame, Job, Out = control_pb2.AgentFrame, control_pb2.JobFrame, control_pb2.OutputFrame
 
@@ -435,3 +435,20 @@ def test_a_model_of_8192_tensors_is_negotiated_in_one_frame() -> None:
     assert sent_bytes > 4 << 20
     assert max(sizes) <= (1 << 20) + 64
     assert len(sizes) < 10
+
+
+def test_a_frame_beyond_the_limit_ends_its_own_call() -> None:
+    async def story() -> str:
+        async with serving() as peers:
+            other = await peers.agent("b")
+            unlimited = [("grpc.max_send_message_length", -1)]
+            async with grpc.aio.insecure_channel(str(peers.address), options=unlimited) as channel:
+                call = Call(open_stream(channel, SESSION, OPEN))
+                await call.send(Frame(hello=peers.hello(version="9" * (65 << 20))))
+                code = await call.code()
+            await other.read("orders")
+            await other.send(report(1, guests=control_pb2.Guests()))
+            assert list(peers.service.core.agents) == ["b"]
+            return code
+
+    assert run(story).startswith("RESOURCE_EXHAUSTED: ")
