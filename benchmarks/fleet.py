@@ -1,7 +1,7 @@
 """Many agents in one process, as a coordinator sees them: real calls with real frames, and nothing behind them.
 
-An agent answers orders at once as a real one with instant ranks would: they exit when their epoch fails.  Several share a connection, as a process may not have
-thousands; a real agent has its own.
+An agent answers orders at once as a real one with instant ranks would: they exit when their epoch fails.  Several share a
+connection, as a process may not have thousands; a real agent has its own.
 """
 
 from __future__ import annotations
