@@ -195,6 +195,8 @@ class JobDesk:
         log.info("The launcher of job %d has come back.", launcher.number)
         assert launcher.feeds is not None
         launcher.feeds.begin_at(launcher.submit.taken, launcher.outbox, lambda: self._look(launcher))
+        launcher.outbox.take_from(away.outbox)
+        self._look(launcher)
 
     def settled(self) -> None:
         """Whatever goes on from an earlier coordinator is known now."""

@@ -10,7 +10,8 @@ from typing import Any
 import grpc
 import pytest
 from horovod.coordinator import sessions
-from horovod.coordinator.core import Coordinator, JobAdopted, JobCancelled, JobSubmitted
+from horovod.coordinator.core import Coordinator, JobAdopted, JobCancelled, JobEnded, JobSubmitted
+from horovod.coordinator.core.values import RankPlace
 from horovod.coordinator.server import until_free
 from horovod.proto import control_pb2, worker_pb2
 from horovod.proto.security import Address, Security
@@ -359,6 +360,21 @@ def test_output_of_a_job_whose_launcher_does_not_come_back_is_not_wanted(monkeyp
     held, over = run(story)
     assert held is None
     assert over.over
+
+
+def test_a_launcher_that_has_attached_hears_what_happened_while_it_was_away() -> None:
+    async def story() -> tuple[list[int], int]:
+        async with serving() as peers:
+            desk = peers.service.desk
+            desk.adopted(JobAdopted("mine", 3, 1, (), "me@here", ()))
+            desk.formed(4, [RankPlace(0, "a", "host-a", 0, 1, 0, 1)])
+            desk.ended(JobEnded(1, "Rank 0 is gone."))
+            assert not desk.is_idle
+            launcher = await peers.launcher(size=1, command=[], attach=True, id="mine", again=True)
+            ranks = list((await launcher.read("accepted")).accepted.places.rank)
+            return ranks, (await launcher.read("ended")).ended.code
+
+    assert run(story) == ([0], 1)
 
 
 def test_agents_hear_of_streams_that_nobody_reads() -> None:
