@@ -9,13 +9,13 @@
 
 #include "net_frame.h"
 #include "net_world.h"
+#include "values.h"
 
 namespace world {
 
 using hvd::Frame;
 using hvd::FrameType;
 
-std::vector<float> ones(uint64_t count, float value = 1);
 // A sum in place; the op.
 hvd_op start_sum(hvd_engine *engine, uint64_t offset, std::vector<float> *data);
 Frame frame_of(FrameType type, uint64_t plan, uint64_t round, uint32_t bytes);

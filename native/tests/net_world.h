@@ -70,4 +70,12 @@ struct Cluster {
 void join_by_socketpair(uint32_t, uint32_t, uint32_t, int ends[2]);
 void join_by_tcp(uint32_t, uint32_t, uint32_t, int ends[2]);
 
+// The answer of the net's thread, which says HVD_PENDING while it is too busy to give one.
+template <class Question>
+hvd_status answer_to(const Question &question) {
+  hvd_status status = HVD_PENDING;
+  while (status == HVD_PENDING) status = question();
+  return status;
+}
+
 }  // namespace world

@@ -16,7 +16,9 @@ using world::Gate;
 using world::NetHost;
 using world::NetOptions;
 using world::PlanOf;
+using world::few;
 using world::ones;
+using world::same;
 
 namespace {
 
@@ -36,7 +38,7 @@ void test_sizes() {
   for (const auto &shape : {lone(2), lone(3), {1, 2, 1, 1, 2}, lone(6), lone(7), {2, 1, 1, 1, 1, 1, 1, 1, 1}, lone(12), lone(16)}) {
     Cluster cluster(shape, doubling());
     uint64_t sums = 0;
-    for (uint64_t count : {1u, 3u, 777u, 16385u, 65536u}) check_case(cluster, {HVD_SUM, HVD_FLOAT32, count}), sums += 3;
+    for (uint64_t count : few({1u, 3u, 777u, 16385u, 65536u})) check_case(cluster, {HVD_SUM, HVD_FLOAT32, count}), sums += 3;
     for (uint64_t count : {1u, 70001u}) check_case(cluster, {HVD_SUM, HVD_UINT8, count}), sums += 3;
     for (auto &host : cluster.hosts) CHECK_EQUAL(info_of(*host).rounds_doubling, sums);
     check_case(cluster, {HVD_SUM, HVD_FLOAT32, 65537}, 1);  // larger than what is sent whole
@@ -101,10 +103,10 @@ std::vector<char> tree(const Case &what, std::vector<std::vector<char>> parts, d
 // Any bits, NaN and infinities among them: hosts agree with each other and with the tree, byte by byte.
 void test_bits() {
   std::mt19937_64 random(20261130);
-  for (uint32_t n : {2u, 3u, 5u, 6u, 7u, 9u, 12u, 16u}) {
+  for (uint32_t n : few({2u, 3u, 5u, 6u, 7u, 9u, 12u, 16u})) {
     Cluster cluster(lone(n), doubling());
     for (uint32_t dtype = HVD_UINT8; dtype <= HVD_BFLOAT16; ++dtype)
-      for (uint32_t op : {HVD_SUM, HVD_MIN, HVD_MAX, HVD_PRODUCT}) {
+      for (uint32_t op : few({HVD_SUM, HVD_MIN, HVD_MAX, HVD_PRODUCT})) {
         Case what{op, dtype, 311};
         double post = op == HVD_SUM && dtype != HVD_BOOL ? 1.0 / n : 1;
         PlanOf plan = cluster.add(HVD_COOPERATIVE, what.bytes(), 2, op, dtype, 1, post);
@@ -274,7 +276,7 @@ void test_broken_ranks(uint32_t n, const std::vector<uint32_t> &broken) {
     CHECK_EQUAL(world::wait_for(engine, op), HVD_E_INVALID);
     data = ones(1000);
     CHECK_EQUAL(world::allreduce(engine, plan.offsets[host.index], data.data(), data.data(), 4000), HVD_OK);
-    CHECK(data == ones(1000, static_cast<float>(2 * n)));
+    CHECK(same(data, ones(1000, static_cast<float>(2 * n))));
   });
 }
 
@@ -310,7 +312,7 @@ void test_joined(uint32_t n, const std::vector<uint32_t> &joined, uint64_t count
     for (int round = 0; round < 5 && !away; ++round) {
       auto data = ones(count, static_cast<float>(rank + 1));
       CHECK_EQUAL(world::allreduce(engine, plan.offsets[host.index], data.data(), data.data(), count * 4), HVD_OK);
-      CHECK(data == ones(count, total));
+      CHECK(same(data, ones(count, total)));
     }
   });
   for (std::thread &agent : agents) agent.join();

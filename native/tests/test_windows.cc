@@ -5,26 +5,18 @@
 
 #include "board.h"
 #include "check.h"
+#include "values.h"
 #include "world.h"
 
 using world::Host;
+using world::data_of;
+using world::same;
+using world::sum_of;
 
 namespace {
 
 constexpr uint64_t kCount = 700001, kBytes = kCount * 4;  // more chunks than a window has slots
 constexpr double kSeconds = 10;
-
-std::vector<float> data_of(uint32_t rank) {
-  std::vector<float> data(kCount);
-  for (uint64_t i = 0; i < kCount; ++i) data[i] = static_cast<float>(i % 1000 + rank * 1000);
-  return data;
-}
-
-std::vector<float> sum_of_two() {
-  std::vector<float> sum = data_of(0), other = data_of(1);
-  for (uint64_t i = 0; i < kCount; ++i) sum[i] += other[i];
-  return sum;
-}
 
 hvd_op submit(hvd_engine *engine, uint64_t plan, std::vector<float> *data) {
   hvd_op op = 0;
@@ -42,11 +34,11 @@ hvd_op submit_barrier(hvd_engine *engine, uint64_t plan) {
 void abandon(Host &host, uint64_t plan, const std::function<void(hvd_engine *)> &others,
              const std::function<void(hvd_engine *)> &peer_after) {
   world::threads(host, [&](uint32_t rank, hvd_engine *engine) {
-    auto data = data_of(rank);
+    auto data = data_of(rank, kCount);
     hvd_op op = submit(engine, plan, &data);
     if (rank == 0) others(engine);
     CHECK_EQUAL(world::wait_for(engine, op, kSeconds), HVD_OK);
-    CHECK(data == sum_of_two());
+    CHECK(same(data, sum_of(2, kCount)));
     if (rank == 1) peer_after(engine);
   });
 }
@@ -93,7 +85,7 @@ void test_abandoned_rounds_leave_the_ring() {
   Host host(2);
   uint64_t plan = host.add(HVD_COOPERATIVE, kBytes, 2), barrier = host.add(HVD_COOPERATIVE, 0);
   world::threads(host, [&](uint32_t rank, hvd_engine *engine) {
-    std::vector<std::vector<float>> data(kRounds, data_of(rank));
+    std::vector<std::vector<float>> data(kRounds, data_of(rank, kCount));
     std::vector<hvd_op> ops;
     for (auto &one : data) {
       ops.push_back(submit(engine, plan, &one));
@@ -102,7 +94,7 @@ void test_abandoned_rounds_leave_the_ring() {
     CHECK_EQUAL(world::wait_for(engine, submit_barrier(engine, barrier), kSeconds), HVD_OK);
     for (uint32_t i = 0; i < kRounds; ++i) {
       if (rank == 0) CHECK_EQUAL(hvd_op_wait(engine, ops[i], 0), HVD_OK);
-      CHECK(data[i] == sum_of_two());
+      CHECK(same(data[i], sum_of(2, kCount)));
     }
   });
 }
@@ -113,7 +105,7 @@ void test_epoch_fails_while_another_thread_drives() {
     Host host(2);
     uint64_t plan = host.add(HVD_COOPERATIVE, kBytes), never = host.add(HVD_COOPERATIVE, 64);
     hvd_engine *a = host.open(0), *b = host.open(1);
-    auto x = data_of(0), y = data_of(1);
+    auto x = data_of(0, kCount), y = data_of(1, kCount);
     hvd_op op_a = submit(a, plan, &x), op_b = submit(b, plan, &y);
     auto ends = [](hvd_engine *engine, hvd_op op) {
       hvd_status status = world::wait_for(engine, op, kSeconds);
