@@ -217,6 +217,7 @@ def test_a_coordinator_that_is_started_again_goes_on_with_the_ranks(here: Site) 
     assert "Rank 1 (host " in heard
 
 
+@pytest.mark.slow
 def test_an_attached_launcher_comes_back_to_its_ranks(here: Site) -> None:
     here.serve()
     address = here.agent("a")

@@ -42,7 +42,7 @@ def test_a_rank_without_room_while_others_are_in_later_rounds(site: Site, memory
 
 
 @over_three
-@pytest.mark.parametrize("name", ["", "x"])
+@pytest.mark.parametrize("name", ["", pytest.param("x", marks=slow)])
 def test_a_rank_whose_want_of_room_shows_late(site: Site, name: str) -> None:
     run = site.run(PROGRAMS, "no_room_for_the_whole", name, HVD_ARENA_BYTES=str(16 << 20))
     for rank in range(3):
