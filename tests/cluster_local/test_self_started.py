@@ -183,6 +183,8 @@ def test_ctrl_c_of_an_attached_launcher_whose_coordinator_is_away(here: Site) ->
     launcher.err.wait_for("trying again")
     launcher.send(signal.SIGINT)
     here.cluster.serve(listen=here.cluster.address)
+    assert "The job was cancelled: " in pair[0].ask("sum")  # of which the next coordinator hears
+    assert together(pair, "shutdown") == ["left"] * 2
     assert launcher.wait() == 130
     assert "The launcher was ended by SIGINT." in launcher.err.text
 
