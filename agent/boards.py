@@ -28,6 +28,7 @@ __all__ = ["BoardRoom", "NoBoard"]
 _SPIN_NS = 50_000
 _SPIN_CROWDED_NS = 1_000  # more ranks than cores: who spins keeps the others from arriving
 _BELL_MS = 500
+_SIGNS_OF_LIFE_BYTES = 64 << 10  # more than what idle connections carry between two looks
 _LOOKED_AT_ONCE = 2048
 _ARENA_BYTES = 256 << 30  # address space; memory where data from other hosts lie
 _COMPLETE = 2  # phase of a round in hvd_round_info
@@ -59,6 +60,7 @@ class _Room:
     blocks: dict[int, _Block] = field(default_factory=dict)
     bell: _BellThread | None = None
     look_from: int = 0
+    received: int = 0  # bytes from other hosts, when somebody last looked
 
 
 class _BellThread:
@@ -261,9 +263,19 @@ class BoardRoom:
     def look(self) -> ev.Seen:
         """What is open, and what the ranks do."""
         room = self._require()
-        rounds = [self._seen_round(room, info) for info in room.board.scan() if info.phase != _COMPLETE]
+        found = [self._seen_round(room, info) for info in room.board.scan() if info.phase != _COMPLETE]
+        rounds = tuple(seen for seen in found if seen is not None)
         ranks = tuple(self._seen_rank(room, index) for index in range(len(room.members)))
-        return ev.Seen(tuple(seen for seen in rounds if seen is not None), ranks, tuple(self._used(room)))
+        away = any(room.blocks[seen.plan].remote and not seen.missing for seen in rounds)
+        return ev.Seen(rounds, ranks, tuple(self._used(room)), away and self._has_received(room))
+
+    def _has_received(self, room: _Room) -> bool:
+        """Whether data came in from other hosts since the last time; also when the plane can't say."""
+        info = room.plane.stat() if room.plane is not None else None
+        if info is None:
+            return True
+        before, room.received = room.received, info.bytes_received
+        return room.received - before > _SIGNS_OF_LIFE_BYTES
 
     def _seen_round(self, room: _Room, info: native.RoundInfo) -> ev.SeenRound | None:
         block = room.blocks.get(info.plan_id)

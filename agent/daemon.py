@@ -266,12 +266,11 @@ class Daemon:
 
     def _presented(self) -> Presented:
         job = self._job
-        if isinstance(job, Lobby):  # ranks that others have started are told, and may come again
-            self.abandoned("the coordinator was started anew")
-        if job is None or isinstance(job, Lobby) or job.abandoned:
+        if job is None or job.abandoned:
             return Presented(self._last_job, finished=() if self._finished is None else (self._finished,))
         presented = job.shell.core.presented(time.monotonic())
-        finished = tuple(replace(item, has_output=True) for item in presented.finished)
+        has_output = isinstance(job, _JobRun)
+        finished = tuple(replace(item, has_output=has_output) for item in presented.finished)
         return replace(presented, last_job=self._last_job, finished=finished)
 
     def refused(self, text: str) -> None:
@@ -326,7 +325,7 @@ class Daemon:
         if session != self._uplink.sessions:
             return  # the coordinator that wants it is gone
         if self._lobby is not None and order.start_ranks.guests:
-            self._session, self._job = session, self._lobby
+            self._session, self._job, self._last_job = session, self._lobby, order.start_ranks.id
             self._lobby.start(order)
         elif not self._stopping:
             self._session, self._last_job = session, order.start_ranks.id

@@ -25,6 +25,7 @@ class Lobby:
     def __init__(self, shell: AgentShell, warning: str) -> None:
         self.shell = shell
         self.number = 0
+        self.abandoned = False
         self.unconfirmed_bytes = 0  # there is no output: it goes wherever their starter has it go
         shell.start(registered=True)
         log.info("Processes that others start come in at HOROVOD_AGENT=%s.", shell.address)
@@ -39,11 +40,12 @@ class Lobby:
 
     def start(self, order: control_pb2.Order) -> None:
         """Some of them are a job's ranks now."""
-        self.number = order.start_ranks.job
+        self.number, self.abandoned = order.start_ranks.job, False
         self.shell.order(order)
 
     def abandon(self) -> None:
         """The session with the coordinator is over; its last orders come first."""
+        self.abandoned = True
 
     def lost(self, reason: str) -> None:
         """Nobody coordinates the ranks any more."""

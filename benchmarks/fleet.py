@@ -1,7 +1,7 @@
 """Many agents in one process, as a coordinator sees them: real calls with real frames, and nothing behind them.
 
-An agent answers orders at once as a real one with instant ranks would.  Several share a connection, as a process may not have
-thousands; a real agent has its own.
+An agent answers orders at once as a real one with instant ranks would: they exit when their epoch fails.  Several share a
+connection, as a process may not have thousands; a real agent has its own.
 """
 
 from __future__ import annotations
@@ -127,15 +127,14 @@ class FleetAgent:
     def _take(self, order: control_pb2.Order) -> None:
         body = str(order.WhichOneof("body"))
         if body == "start_ranks":
-            mine = (place.rank for place in unpack(RankPlace, order.start_ranks.places) if place.agent == self.name)
-            self.rank, self.over = next(mine), asyncio.Event()
+            self.rank, self.over = self.fleet.ranks(order.start_ranks)[self.name], asyncio.Event()
             self.spawn(self._output(order.start_ranks.job))
             self.report(rank_started=control_pb2.RankStarted(rank=self.rank, pid=7))
             self.report(rank_hello=control_pb2.RankHello(rank=self.rank, generation=1, pid=7))
         elif body == "epoch_start":
             self.epoch = order.epoch
-        elif body == "stop_ranks" and not self.lost:
-            self.report(rank_exited=control_pb2.RankExited(rank=self.rank, pid=7, code=143, signal=15))
+        elif body in ("end_epoch", "stop_ranks") and not self.lost and not self.over.is_set():
+            self.report(rank_exited=control_pb2.RankExited(rank=self.rank, pid=7, code=1))
             self.over.set()
         self.seen[body] += 1
         self.fleet.saw(self, body)
@@ -169,6 +168,13 @@ class Fleet:
         self.channels = [open_channel(address, Security()) for _ in range(-(-agents // per_channel))]
         self.agents = [FleetAgent(self, f"a{n:05}", self.channels[n // per_channel]) for n in range(agents)]
         self._waits: list[_Wait] = []
+        self._ranks: tuple[int, dict[str, int]] = (-1, {})
+
+    def ranks(self, start: control_pb2.StartRanks) -> dict[str, int]:
+        """By agent; read once for all, as many hosts would do that each for itself."""
+        if self._ranks[0] != start.job:
+            self._ranks = (start.job, {place.agent: place.rank for place in unpack(RankPlace, start.places)})
+        return self._ranks[1]
 
     async def connect(self) -> None:
         """All sessions; some at once."""

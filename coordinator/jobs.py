@@ -18,6 +18,7 @@ from horovod.coordinator.outbox import Outbox
 from horovod.coordinator.sessions import first_frame, until_one_ends
 from horovod.proto import control_pb2
 from horovod.proto.codec import fill, read, to_bytes, to_text
+from horovod.proto.places import pack
 
 __all__ = ["JobDesk", "Jobs"]
 
@@ -31,10 +32,6 @@ _COMING_BACK = "Waiting: the coordinator was started anew, and agents may still 
 _UNKNOWN = (
     "The coordinator was started anew, and no agent that came back in time has ranks of this job: they are ended, or they are on "
     "agents that are gone."
-)
-_NOT_TAKEN_OVER = (
-    "The coordinator was started anew, which ends a job of ranks that others have started: they have heard of it, and may be "
-    "started again."
 )
 _NO_LAUNCHER = 0  # the ticket of a job that formed by itself
 _STARTED_BY_OTHERS = ("processes that others have started",)
@@ -169,7 +166,10 @@ class JobDesk:
     # ---- jobs of an earlier coordinator
 
     def adopted(self, job: JobAdopted) -> None:
-        """A job goes on here; its launcher has to come back."""
+        """A job goes on here; its launcher, if it has one, has to come back."""
+        if not job.id:
+            self._queue.adopt(Wanted(_NO_LAUNCHER, job.size, _STARTED_BY_OTHERS))
+            return
         self._tickets += 1
         submit = control_pb2.JobSubmit(size=job.size, launcher=job.launcher, id=job.id)
         submit.command.extend(map(to_bytes, job.command))
@@ -195,6 +195,8 @@ class JobDesk:
         log.info("The launcher of job %d has come back.", launcher.number)
         assert launcher.feeds is not None
         launcher.feeds.begin_at(launcher.submit.taken, launcher.outbox, lambda: self._look(launcher))
+        launcher.outbox.take_from(away.outbox)
+        self._look(launcher)
 
     def settled(self) -> None:
         """Whatever goes on from an earlier coordinator is known now."""
@@ -235,7 +237,7 @@ class JobDesk:
         """Its job does not run any more."""
         end = self._jobs.result(launcher.submit.id)
         if end is None:
-            self._refuse(launcher, _NOT_TAKEN_OVER if launcher.submit.attach else _UNKNOWN)
+            self._refuse(launcher, _UNKNOWN)
         else:
             self._finish(launcher, end)
 
@@ -257,7 +259,7 @@ class JobDesk:
         """Nothing is started: the launcher hears of ranks that others start."""
         launcher.feeds = JobFeeds(launcher.outbox, {}, self._clock(), lambda: self._look(launcher))
         event = _event(launcher.submit, self._limits)
-        self._jobs.gather(GatheringOpened(event.size, event.limits))
+        self._jobs.gather(GatheringOpened(event.size, event.limits, event.id, event.launcher))
 
     def formed(self, number: int, places: Sequence[RankPlace]) -> None:
         """Processes that others have started are a job now: of the launcher that waits for it, or of none."""
@@ -369,8 +371,7 @@ class JobDesk:
 
 def _accepted(places: Sequence[RankPlace]) -> control_pb2.JobUpdate:
     update = control_pb2.JobUpdate()
-    for place in places:
-        fill(update.accepted.places.add(), place)
+    pack(update.accepted.places, places)
     return update
 
 

@@ -46,6 +46,11 @@ class Outbox:
         self._emptied.set()
         return update
 
+    def take_from(self, other: Outbox) -> None:
+        """What another one has not given away."""
+        while other._updates:
+            self.put_now(other._updates.popleft())
+
     def close(self) -> None:
         """Nobody reads any more: what is there, and what still comes, is dropped."""
         self.closed = True

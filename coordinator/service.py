@@ -28,7 +28,7 @@ from horovod.coordinator.core import (
     Tick,
 )
 from horovod.coordinator.core.job import Job
-from horovod.coordinator.core.selfstart import SelfStart
+from horovod.coordinator.core.selfstart import SelfStart, launcher_id
 from horovod.coordinator.core.sessions import SessionBook
 from horovod.coordinator.embedded import EmbeddedCoordinator, Handlers
 from horovod.coordinator.jobs import JobDesk
@@ -140,7 +140,9 @@ class Service:
 
     def result(self, job: str) -> JobEnded | None:
         """How a job ended under an earlier coordinator, by its id."""
-        return self.core.results.get(job)
+        known = self.core.results
+        own = [end for name, end in known.items() if launcher_id(name) == job]  # of ranks that others have started
+        return known.get(job) or (own[-1] if own and job else None)
 
     def _job_formed(self, formed: JobFormed) -> None:
         self.desk.formed(self.core.jobs, formed.places)

@@ -204,18 +204,20 @@ class RankExited(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., code: _Optional[int] = ..., signal: _Optional[int] = ..., left: bool = ..., last_lines: _Optional[str] = ..., start_error: _Optional[str] = ...) -> None: ...
 
 class OpenRound(_message.Message):
-    __slots__ = ("plan", "round", "age_s", "missing", "holders")
+    __slots__ = ("plan", "round", "age_s", "missing", "holders", "travels")
     PLAN_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     AGE_S_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
     HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    TRAVELS_FIELD_NUMBER: _ClassVar[int]
     plan: int
     round: int
     age_s: float
     missing: _containers.RepeatedScalarFieldContainer[int]
     holders: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, plan: _Optional[int] = ..., round: _Optional[int] = ..., age_s: _Optional[float] = ..., missing: _Optional[_Iterable[int]] = ..., holders: _Optional[_Iterable[int]] = ...) -> None: ...
+    travels: bool
+    def __init__(self, plan: _Optional[int] = ..., round: _Optional[int] = ..., age_s: _Optional[float] = ..., missing: _Optional[_Iterable[int]] = ..., holders: _Optional[_Iterable[int]] = ..., travels: bool = ...) -> None: ...
 
 class RankState(_message.Message):
     __slots__ = ("rank", "submits", "blocked", "blocked_request", "blocked_s", "process_state")
@@ -516,24 +518,6 @@ class Registered(_message.Message):
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     def __init__(self, incarnation: _Optional[int] = ...) -> None: ...
-
-class RankPlace(_message.Message):
-    __slots__ = ("rank", "agent", "host", "local_rank", "local_size", "cross_rank", "cross_size")
-    RANK_FIELD_NUMBER: _ClassVar[int]
-    AGENT_FIELD_NUMBER: _ClassVar[int]
-    HOST_FIELD_NUMBER: _ClassVar[int]
-    LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
-    LOCAL_SIZE_FIELD_NUMBER: _ClassVar[int]
-    CROSS_RANK_FIELD_NUMBER: _ClassVar[int]
-    CROSS_SIZE_FIELD_NUMBER: _ClassVar[int]
-    rank: int
-    agent: str
-    host: str
-    local_rank: int
-    local_size: int
-    cross_rank: int
-    cross_size: int
-    def __init__(self, rank: _Optional[int] = ..., agent: _Optional[str] = ..., host: _Optional[str] = ..., local_rank: _Optional[int] = ..., local_size: _Optional[int] = ..., cross_rank: _Optional[int] = ..., cross_size: _Optional[int] = ...) -> None: ...
 
 class RankPlaces(_message.Message):
     __slots__ = ("agents", "hosts", "agent", "rank", "local_rank", "local_size", "cross_rank", "cross_size")
@@ -1012,8 +996,8 @@ class JobUpdate(_message.Message):
 class JobAccepted(_message.Message):
     __slots__ = ("places",)
     PLACES_FIELD_NUMBER: _ClassVar[int]
-    places: _containers.RepeatedCompositeFieldContainer[RankPlace]
-    def __init__(self, places: _Optional[_Iterable[_Union[RankPlace, _Mapping]]] = ...) -> None: ...
+    places: RankPlaces
+    def __init__(self, places: _Optional[_Union[RankPlaces, _Mapping]] = ...) -> None: ...
 
 class JobNotice(_message.Message):
     __slots__ = ("text",)

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def pack(message: Any, places: Sequence[Any]) -> None:
-    """Adds places, dataclasses with the fields of RankPlace, to an empty message.  An agent has one host."""
+    """Adds places, dataclasses, to an empty message.  An agent has one host."""
     message.SetInParent()
     hosts = {place.agent: place.host for place in places}
     message.agents.extend(hosts)

@@ -17,9 +17,11 @@ import grpc
 import horovod
 from horovod.agent.output import OutputOptions
 from horovod.coordinator.core import Config
+from horovod.coordinator.core.values import RankPlace
 from horovod.proto import control_pb2
 from horovod.proto.codec import fill
 from horovod.proto.diagnosis import explain
+from horovod.proto.places import unpack
 from horovod.proto.security import Address, Security
 from horovod.proto.services import RUN, admission, open_channel, open_stream
 from horovod.runner.console import RemoteConsole
@@ -198,7 +200,7 @@ class RemoteJob:
     async def _take(self, update: control_pb2.JobUpdate) -> JobResult | None:
         body = update.WhichOneof("body")
         if body == "accepted":
-            self._tell_places(update.accepted.places)
+            self._tell_places(unpack(RankPlace, update.accepted.places))
         elif body == "output":
             await self._console.show(update.output.rank, update.output.stream, update.output.data)
         elif body == "notice":
@@ -213,7 +215,7 @@ class RemoteJob:
             return JobResult(end.code, end.text, end.rank, end.host, end.pid, end.signal, end.last_lines)
         return None
 
-    def _tell_places(self, places: Sequence[control_pb2.RankPlace]) -> None:
+    def _tell_places(self, places: Sequence[RankPlace]) -> None:
         self._accepted = True
         for place in places:
             log.info("Rank %d runs on host %s, agent %s.", place.rank, place.host, place.agent)

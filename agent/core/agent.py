@@ -212,7 +212,7 @@ class AgentCore:
 
     # ---- processes ----------------------------------------------------------------------------------------------------------
 
-    def _start_ranks(self, body: v.StartRanks) -> list[ev.Command]:
+    def _start_ranks(self, body: v.StartRanks, now: float) -> list[ev.Command]:
         self.jobs += 1
         self.job = body
         self.tally.jobs += 1
@@ -251,7 +251,7 @@ class AgentCore:
     def _order(self, event: ev.FromCoordinator, now: float) -> list[ev.Command]:
         body = event.body
         if isinstance(body, v.StartRanks):
-            return self._start_ranks(body)
+            return self._start_ranks(body, now)
         if isinstance(body, v.StopRanks):
             kill = body.grace_s <= 0
             return [ev.EndProcess(rank, kill) for rank, slot in self.slots.items() if slot.running]

@@ -358,7 +358,11 @@ class Epoch:
         def ranks(indices: tuple[int, ...]) -> tuple[int, ...]:
             return tuple(self.local[i] for i in indices)
 
-        rounds = tuple(v.OpenRound(w.plan, w.round, w.age_s, ranks(w.missing), ranks(w.holders)) for w in waits)
+        def open_round(seen: ev.SeenRound) -> v.OpenRound:
+            travels = event.moved and not seen.missing and self._is_away(seen)
+            return v.OpenRound(seen.plan, seen.round, seen.age_s, ranks(seen.missing), ranks(seen.holders), travels)
+
+        rounds = tuple(map(open_round, waits))
         states = tuple(self._rank_state(seen, now) for seen in event.ranks)
         blocked = (self._blocked_on(state, rounds) for state in states if state.blocked)
         return v.Observation(rounds, states, event.plans_used, tuple(item for item in blocked if item is not None))

@@ -110,11 +110,12 @@ class SeenRank:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Outcome of Look."""
+    """Outcome of Look; ``moved`` says whether data have come from other hosts since the last one, more than signs of life."""
 
     rounds: tuple[SeenRound, ...]
     ranks: tuple[SeenRank, ...]
     plans_used: tuple[int, ...] = ()
+    moved: bool = False
 
 
 @dataclass(frozen=True, slots=True)

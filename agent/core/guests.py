@@ -139,28 +139,36 @@ class GuestCore(AgentCore):
         if session is None or slot is None:
             return commands
         exited = v.RankExited(session.rank, slot.pid, int(slot.owes), 0, not slot.owes)
+        slot.record.exited, slot.record.exited_at = exited, now
         return [ev.ToCoordinator(0, exited), *commands]
 
     # ---- orders
 
-    def _start_ranks(self, body: v.StartRanks) -> list[ev.Command]:
+    def _start_ranks(self, body: v.StartRanks, now: float) -> list[ev.Command]:
         """The coordinator has taken guests."""
         self.jobs += 1
         self.tally.jobs += 1
+        self.job, self.finished = body, None
+        self.last_epoch, self.epoch_start, self.missed_epoch = 0, None, 0
         self.slots.clear()
         by_id = {item.id: item for item in self.waiting.values()}
         commands: list[ev.Command] = []
         for place, guest in zip(body.places, body.guests, strict=False):
+            if place.agent != self.info.name:
+                continue
             item = by_id.get(guest)
             if item is None:  # it has gone away meanwhile
-                commands.append(ev.ToCoordinator(0, v.RankExited(place.rank, 0, 1, 0, False)))
+                slot = self.slots[place.rank] = Slot(place, "", running=False)
+                slot.record.exited, slot.record.exited_at = v.RankExited(place.rank, 0, 1, 0, False), now
+                commands.append(ev.ToCoordinator(0, slot.record.exited))
                 continue
             del self.waiting[item.connection]
             hello = item.hello
             session = Session(item.connection, place.rank, hello.generation)
             slot = Slot(place, "", hello.pid, running=False, session=session, owes=True, hello=hello)
             self.sessions[item.connection], self.slots[place.rank] = session, slot
-            commands.append(ev.ToCoordinator(0, rank_hello(place.rank, hello)))
+            slot.record.hello = rank_hello(place.rank, hello)
+            commands.append(ev.ToCoordinator(0, slot.record.hello))
         return commands
 
     def _order(self, event: ev.FromCoordinator, now: float) -> list[ev.Command]:
@@ -173,8 +181,19 @@ class GuestCore(AgentCore):
                 del self.waiting[connection]
             return [ev.ToRank(connection, v.Rejected(body.reason)) for connection in found]
         if isinstance(body, v.JobFinished):
-            self._wait_again()
+            return self._finish(event, body, now)
         return AgentCore._order(self, event, now)
+
+    def _finish(self, event: ev.FromCoordinator, body: v.JobFinished, now: float) -> list[ev.Command]:
+        """The job is over, or never began.  Ranks that are in it still are not the coordinator's any more: it was started anew."""
+        began = any(slot.record.epoch or slot.record.left_epoch for slot in self.slots.values())
+        is_open = self.epoch is not None or self.opening is not None
+        commands = self._abandon(ev.Abandoned(body.text), now) if is_open else []
+        self._wait_again()
+        commands += AgentCore._order(self, event, now)
+        if not began:
+            self.finished = None
+        return commands
 
     def _say(self, text: str) -> list[ev.Command]:
         self.text = text

@@ -147,6 +147,7 @@ class OpenRound:
     age_s: float
     missing: tuple[int, ...] = ()
     holders: tuple[int, ...] = ()
+    travels: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,6 +116,7 @@ class TakenJob:
         start, number = self.start, self.epoch_number if self.epoch_start() is not None else 0
         job = Job(start.size, start.command, start.environment, start.directory, list(map(RankRecord, start.places)))
         job.number, job.id, job.started, job.launcher = start.job, start.id, start.started, start.launcher
+        job.attached, job.guests = bool(start.guests), start.guests
         for record in job.ranks:
             record.restore(self.facts.get(record.place.rank), number)
         return job

@@ -20,7 +20,7 @@ class Registered:
 class StartRanks:
     """Start those of these ranks that are yours; what follows ``guests`` is for a coordinator that is started later.
 
-    ``guests``: there is no command, these waiting processes get the places.
+    ``guests``: there is no command, these waiting processes get the places, one each; ``id`` then ends with a number of this job.
     """
 
     command: tuple[str, ...]
@@ -245,7 +245,7 @@ class JobEnded:
 
 @dataclass(frozen=True, slots=True)
 class JobAdopted:
-    """A job of an earlier coordinator goes on here; ``agents`` still have output of it."""
+    """A job of an earlier coordinator goes on here; ``agents`` still have output of it.  Without an ``id`` it has no launcher."""
 
     id: str
     job: int

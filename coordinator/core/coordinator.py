@@ -41,7 +41,7 @@ from horovod.coordinator.core.tally import Tally
 from horovod.coordinator.core.values import Error, ErrorKind, ProcessSet
 
 # Reports after which processes that wait for a rank may get one, or hear something new.
-_MOVES = (ev.Register, ev.Guests, ev.RankHello, ev.RankLeft, ev.RankExited, ev.PeerLost)
+_MOVES = (ev.Register, ev.Presented, ev.Guests, ev.RankHello, ev.RankLeft, ev.RankExited, ev.PeerLost)
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ class Coordinator(Takeover):
         elif isinstance(event, ev.JobSubmitted):
             self._submit(out, event, now)
         elif isinstance(event, ev.GatheringOpened):
-            self.selfstart.open(event.size, event.limits)
+            self.selfstart.open(event)
         elif isinstance(event, ev.JobCancelled):
             self._cancel(out, event)
         elif isinstance(event, ev.AgentLost):
@@ -315,7 +315,7 @@ class Coordinator(Takeover):
 
     def release(self, out: Outbox, job: Job) -> None:
         """Ranks that have left are out of a job of processes that others have started."""
-        if job.phases[RankPhase.LEFT] and [record for record in job.ranks if released(record)]:
+        if job.attached and job.phases[RankPhase.LEFT] and [record for record in job.ranks if released(record)]:
             self._finish(out, job)
 
     def _finish(self, out: Outbox, job: Job) -> None:
@@ -351,13 +351,13 @@ class Coordinator(Takeover):
         records = [RankRecord(place) for place in placed]
         self.job = job = Job(event.size, event.command, event.environment, event.directory, records)
         job.number, job.id, job.started, job.launcher = self.jobs, event.id, self.incarnation, event.launcher
-        self._start_ranks(out, job, tuple(job.agents))
+        self.start_ranks(out, job, tuple(job.agents))
         if not self.config.deterministic:
             self._measure(out, job, now)
 
-    def _start_ranks(self, out: Outbox, job: Job, agents: tuple[str, ...]) -> None:
+    def start_ranks(self, out: Outbox, job: Job, agents: tuple[str, ...]) -> None:
         what = (job.command, job.environment, job.directory, job.size, job.places, job.number)
-        out.cast(agents, StartRanks(*what, (), job.id, job.started, job.launcher, self.config))
+        out.cast(agents, StartRanks(*what, job.guests, job.id, job.started, job.launcher, self.config))
 
     def _measure(self, out: Outbox, job: Job, now: float) -> None:
         """While the ranks start: the ring is made of what is known when the last one is there."""

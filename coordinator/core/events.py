@@ -363,6 +363,8 @@ class GatheringOpened:
 
     size: int
     limits: Config | None = None
+    id: str = ""
+    launcher: str = ""
 
 
 @dataclass(frozen=True, slots=True)

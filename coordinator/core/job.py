@@ -142,6 +142,7 @@ class Job:
     started: int = 0  # incarnation of the coordinator that started it
     launcher: str = ""
     attached: bool = False  # its processes were started by others
+    guests: tuple[int, ...] = ()  # which ones, by rank
     places: tuple[RankPlace, ...] = field(init=False)  # by rank
     agents: dict[str, list[int]] = field(init=False)  # its ranks by agent
     phases: Counter[RankPhase] = field(init=False)  # how many ranks are in each

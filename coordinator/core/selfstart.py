@@ -7,11 +7,15 @@ guest more than ranks is refused, naming who holds the places.  A rank that has 
 next: it may wait for the next one.  So the job is over when all its ranks have left or are gone, and the same processes or new
 ones can be the next.  A guest that goes away between being taken and the beginning of the epoch takes nobody along: the job
 dissolves, and the others wait again.
+
+A coordinator that was started anew goes on with such a job like with any other.  Its id ends with a number of its own, as one
+launcher may have several of them, one after the other; before it is the launcher's, or nothing.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -28,7 +32,7 @@ from horovod.coordinator.core.commands import (
     StartRanks,
 )
 from horovod.coordinator.core.config import Config
-from horovod.coordinator.core.events import JobCancelled
+from horovod.coordinator.core.events import GatheringOpened, JobCancelled
 from horovod.coordinator.core.gathering import Gathering, Key, number_ranks
 from horovod.coordinator.core.job import Job, RankCause, RankPhase, RankRecord, where
 from horovod.coordinator.core.ring import order_ring
@@ -36,7 +40,7 @@ from horovod.coordinator.core.ring import order_ring
 if TYPE_CHECKING:
     from horovod.coordinator.core.coordinator import Coordinator
 
-__all__ = ["SelfStart", "released"]
+__all__ = ["SelfStart", "launcher_id", "released"]
 
 _NAMED = 16
 _NOBODY_ASKED = (
@@ -54,16 +58,23 @@ class SelfStart:
     def __init__(self, standing: int = 0, limits: Config | None = None) -> None:
         self.gathering = Gathering(standing)
         self.held = False
-        self._limits, self._attached_limits = limits, limits
+        self._limits, self._opened = limits, GatheringOpened(0, limits)
         self._told: dict[str, str] = {}
         self._seen = ""
         self._last_end: JobEnded | None = None  # of the open submission
 
     # ---- a launcher that attaches
 
-    def open(self, size: int, limits: Config | None) -> None:
+    def open(self, event: GatheringOpened) -> None:
         """A launcher waits for so many ranks."""
-        self.gathering.attached, self._attached_limits, self._last_end, self._seen = size, limits, None, ""
+        self.gathering.attached, self._opened, self._last_end, self._seen = event.size, event, None, ""
+
+    def take_over(self, start: StartRanks, known: Set[str]) -> None:
+        """A job of an earlier coordinator goes on; its processes wait for no other one, as these agents may still say."""
+        places = zip(start.places, start.guests, strict=True)
+        self.gathering.settled.update((place.agent, guest) for place, guest in places if place.agent in known)
+        if launcher_id(start.id):
+            self.open(GatheringOpened(start.size, start.limits, launcher_id(start.id), start.launcher))
 
     def cancel(self, out: Outbox, core: Coordinator, event: JobCancelled) -> None:
         """The launcher that has attached ends what it waits for; a running job ends first."""
@@ -114,18 +125,19 @@ class SelfStart:
                 self._close(out, end)
             return
         agents = dict.fromkeys(agent for agent, _ in keys)
-        core.config = (self._attached_limits if book.attached else self._limits) or core.defaults
+        asked = self._opened if book.attached else GatheringOpened(0, self._limits)
+        core.config = asked.limits or core.defaults
         there = {name: core.in_ring(name) for name in agents}
         ring = [host.agent for host in order_ring(there, core.distances, core.config.deterministic).hosts]
         row = [(key[0], book.settle(key)) for key in book.in_row(keys, ring)]
         placed = number_ranks(row, {name: core.agents[name].host for name in agents})
         core.jobs += 1
         records = [RankRecord(item.place, pid=item.guest.pid) for item in placed]
-        core.job = Job(len(records), (), {}, "", records, attached=True)
-        for name in agents:
-            mine = [item for item in placed if item.place.agent == name]
-            guests = tuple(item.guest.id for item in mine)
-            out.send(name, StartRanks((), {}, "", len(records), tuple(item.place for item in mine), core.jobs, guests))
+        core.job = job = Job(len(records), (), {}, "", records, attached=True, number=core.jobs)
+        job.guests = tuple(item.guest.id for item in placed)
+        job.id, job.started = f"{asked.id}/{core.incarnation}.{core.jobs}", core.incarnation
+        job.launcher = asked.launcher
+        core.start_ranks(out, job, tuple(job.agents))
         out.commands.append(JobFormed(core.job.places, out.cause))
 
     def dissolve(self, out: Outbox, core: Coordinator, job: Job) -> None:
@@ -193,6 +205,11 @@ def _full(job: Job) -> str:
         f"{_names(job.ranks)}. Wait until they have ended, or ask for more ranks: --np of hvd-coordinator, -np of "
         "horovodrun --attach. A subprocess of a rank can't be a rank: remove HOROVOD_AGENT from its environment."
     )
+
+
+def launcher_id(job: str) -> str:
+    """Of a job of processes that others have started: the id of the launcher that has attached, "" if none has."""
+    return job.rpartition("/")[0]
 
 
 def released(record: RankRecord) -> bool:

@@ -160,8 +160,12 @@ class Stalls:
         return merged
 
     def _silent(self, members: tuple[int, ...], said: Mapping[str, OpenRound]) -> set[int]:
-        """Members on hosts whose agents know nothing of a round that some host has done its part of: none has arrived."""
-        if all(item.missing or item.holders for item in said.values()):
+        """Members on hosts whose agents know nothing of a round that some host has done its part of: none has arrived.
+
+        Or all that was theirs is done: then data still come in where the round is known.
+        """
+        items = said.values()
+        if any(item.travels for item in items) or all(item.missing or item.holders for item in items):
             return set()
         return {rank for rank in members if self.agent_of[rank] not in said}
 

@@ -25,6 +25,7 @@ from horovod.coordinator.core.config import Config
 from horovod.coordinator.core.epoch import Epoch
 from horovod.coordinator.core.job import Job, RankRecord
 from horovod.coordinator.core.ring import Ring
+from horovod.coordinator.core.selfstart import SelfStart, launcher_id
 from horovod.coordinator.core.tally import Tally
 
 __all__ = ["Agent", "Takeover", "job_finished"]
@@ -57,6 +58,7 @@ class Takeover:
     patience_s: float
     adoption: Adoption | None
     results: dict[str, JobEnded]
+    selfstart: SelfStart
     tally: Tally
 
     @abstractmethod
@@ -74,7 +76,10 @@ class Takeover:
     def _rank_lost(self, out: Outbox, job: Job, record: RankRecord, now: float, reason: str) -> None: ...
 
     @abstractmethod
-    def _start_ranks(self, out: Outbox, job: Job, agents: tuple[str, ...]) -> None: ...
+    def release(self, out: Outbox, job: Job) -> None: ...
+
+    @abstractmethod
+    def start_ranks(self, out: Outbox, job: Job, agents: tuple[str, ...]) -> None: ...
 
     @abstractmethod
     def _peer_lost(self, out: Outbox, epoch: Epoch, agent: str, body: ev.PeerLost) -> None: ...
@@ -152,8 +157,11 @@ class Takeover:
         out.commands.append(replace(end, cause=out.cause))
 
     def _announce_adopted(self, out: Outbox, start: StartRanks, agents: tuple[str, ...]) -> None:
-        job = (start.id, start.job, start.size, start.command, start.launcher)
-        out.commands.append(JobAdopted(*job, agents, out.cause))
+        job = (start.job, start.size, start.command, start.launcher)
+        if start.guests:
+            out.commands.append(JobAdopted(launcher_id(start.id), *job, (), out.cause))
+        else:
+            out.commands.append(JobAdopted(start.id, *job, agents, out.cause))
 
     def _take_job(self, out: Outbox, taken: TakenJob) -> None:
         start, now = taken.start, taken.now
@@ -163,7 +171,9 @@ class Takeover:
         self._announce_adopted(
             out, start, tuple(dict.fromkeys(p.agent for p in start.places if p.agent in self.agents))
         )
-        self._start_ranks(out, job, tuple(taken.unstarted))
+        if job.attached:
+            self.selfstart.take_over(start, {*taken.parts, *taken.unstarted})
+        self.start_ranks(out, job, tuple(taken.unstarted))
         self.epochs = max(self.epochs, taken.epoch_number)
         epoch_start = taken.epoch_start()
         if epoch_start is not None:
@@ -207,6 +217,7 @@ class Takeover:
         for news in taken.news():
             if self.job is job:
                 self._rank_report(out, news.body, taken.now)
+                self.release(out, job)
 
     @property
     def fresh(self) -> set[str]:

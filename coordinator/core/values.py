@@ -134,13 +134,14 @@ class RankCount:
 
 @dataclass(frozen=True, slots=True)
 class OpenRound:
-    """A round that has waited for a while, as one agent sees it."""
+    """A round that has waited for a while, as one agent sees it; with ``travels`` data still come in there."""
 
     plan: int
     round: int
     age_s: float
     missing: tuple[int, ...] = ()
     holders: tuple[int, ...] = ()
+    travels: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,8 +183,58 @@ def test_ctrl_c_of_an_attached_launcher_whose_coordinator_is_away(here: Site) ->
     launcher.err.wait_for("trying again")
     launcher.send(signal.SIGINT)
     here.cluster.serve(listen=here.cluster.address)
+    assert "The job was cancelled: " in pair[0].ask("sum")  # of which the next coordinator hears
+    assert together(pair, "shutdown") == ["left"] * 2
     assert launcher.wait() == 130
     assert "The launcher was ended by SIGINT." in launcher.err.text
+
+
+def restart(cluster: Cluster, *arguments: str) -> None:
+    """Kills the coordinator and starts another one at the same address."""
+    assert cluster.coordinator is not None
+    cluster.coordinator.end(signal.SIGKILL)
+    cluster.serve(*arguments, listen=cluster.address)
+
+
+def test_a_coordinator_that_is_started_again_goes_on_with_the_ranks(here: Site) -> None:
+    here.serve("--np", "2")
+    guests = [here.start(here.agent("a")), here.start(here.agent("b"))]
+    places = together(guests, "init")
+    assert together(guests, "sum") == ["sum 3"] * 2
+    assert here.cluster.coordinator is not None
+    here.cluster.coordinator.end(signal.SIGKILL)
+    assert together(guests, "sum") == ["sum 3"] * 2  # rounds need no coordinator
+    for guest in guests:
+        guest.tell("gather")  # what nobody has seen before does
+    here.cluster.serve("--np", "2", listen=here.cluster.address)
+    assert [guest.hear() for guest in guests] == ["gathered [0, 1]"] * 2
+    assert here.start(f"unix:{here.folder}/a/agent.sock").ask("init").startswith("StartError: This process can't be")
+    assert together(guests, "shutdown") == ["left"] * 2
+    assert together(guests, "init") == places
+    # It was the next one's own job by now, and so it is once more.
+    restart(here.cluster, "--np", "2")
+    guests[1].process.kill()
+    heard = guests[0].ask("sum")
+    assert heard.startswith("RankLostError: "), heard
+    assert "Rank 1 (host " in heard
+
+
+@pytest.mark.slow
+def test_an_attached_launcher_comes_back_to_its_ranks(here: Site) -> None:
+    here.serve()
+    address = here.agent("a")
+    pair = [here.start(address), here.start(address)]
+    launcher = here.cluster.launch("--attach", "-np", "2")
+    together(pair, "init")
+    launcher.err.wait_for("All ranks have come")
+    restart(here.cluster)
+    assert together(pair, "gather") == ["gathered [0, 1]"] * 2
+    assert together(pair, "shutdown") == ["left"] * 2
+    together(pair, "init")
+    launcher.err.wait_for("All ranks have come", 2)
+    assert [guest.end() for guest in pair] == [0, 0]
+    assert launcher.wait() == 0
+    assert "trying again" in launcher.err.text
 
 
 @pytest.mark.slow

@@ -44,6 +44,7 @@ class Engine:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        _take_plugins(folder / "client")
         self._group = folder.name  # of the processes in containers, in every hierarchy
         _give_shares(self._group)
         self._log = (folder / "engine.log").open("wb")
@@ -130,6 +131,14 @@ class Engine:
     def _answers(self) -> bool:
         done = subprocess.run(["docker", "version"], env=self.variables, capture_output=True, timeout=10, check=False)
         return done.returncode == 0
+
+
+def _take_plugins(client: Path) -> None:
+    """Compose v2 is a plugin: where the user's own client has plugins, the one of this engine has them too."""
+    plugins = Path.home() / ".docker/cli-plugins"
+    if plugins.is_dir():
+        client.mkdir()
+        (client / "cli-plugins").symlink_to(plugins)
 
 
 def _network_of(pid: int) -> str:

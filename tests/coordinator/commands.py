@@ -125,8 +125,9 @@ def _exit(words: list[str], options: Options) -> ev.Body:
 def _observe(words: list[str], options: Options) -> ev.Body:
     rounds, ranks, blocked = [], [], []
     for item in options.get("round", []):
-        plan, number, age, missing, holders = item.split("/")
-        rounds.append(OpenRound(plan_id(plan), int(number), float(age), ints(missing), ints(holders)))
+        travels = item.endswith("travels")
+        plan, number, age, missing, holders = item.removesuffix("travels").split("/")
+        rounds.append(OpenRound(plan_id(plan), int(number), float(age), ints(missing), ints(holders), travels))
     for item in options.get("rank", []):
         rank, submits, threads, seconds, state = item.split("/")
         ranks.append(RankState(int(rank), int(submits), int(threads), 0, float(seconds), state))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import replace
 
+import pytest
 from horovod.coordinator.core import (
     Command,
     Config,
@@ -19,8 +21,19 @@ from horovod.coordinator.core import (
 from horovod.coordinator.core import commands as cmd
 from horovod.coordinator.core import events as ev
 from horovod.coordinator.core.job import RankPhase
+from horovod.coordinator.core.selfstart import SelfStart
 from horovod.coordinator.core.sessions import PROTOCOL, Hello, Refusal, SessionBook, Welcome
-from horovod.coordinator.core.values import Announcement, Kind, ProcessSet, RankPlace, RankRequest, Signature
+from horovod.coordinator.core.values import (
+    Announcement,
+    Error,
+    ErrorKind,
+    Guest,
+    Kind,
+    ProcessSet,
+    RankPlace,
+    RankRequest,
+    Signature,
+)
 from horovod.coordinator.http import coordinator_pages
 from horovod.observe.http import Pages
 
@@ -166,6 +179,23 @@ def test_the_first_failure_is_the_one_that_happened_first() -> None:
     assert (end.code, end.rank, end.signal) == (137, 1, 9)
 
 
+@pytest.mark.parametrize("ends", [False, True])
+def test_ranks_have_time_to_show_an_error_that_came_before_the_coordinator_was_killed(ends: bool) -> None:
+    world = Started()
+    error = Error(ErrorKind.LOST, "Rank 1 was killed.")
+    first = rank(1, exited=(ev.RankExited(1, 101, 137, 9, left=False),), exited_s=1.9)
+    world.present("a", presented(0, part(ended=(error,))))
+    said = orders(world.present("b", presented(1, ranks=(first,))))
+    assert not any(isinstance(body, cmd.StopRanks) for _, body in said)
+    assert orders(world.tell(Tick())) == []
+    if ends:
+        said = world.tell(Report("a", 4, ev.RankExited(0, 100, 1, left=False)))
+        assert [c.code for c in said if isinstance(c, JobEnded)] == [137]
+        return
+    world.now += 2.0
+    assert [type(body) for _, body in orders(world.tell(Tick()))] == [cmd.StopRanks, cmd.StopRanks]
+
+
 def test_an_agent_that_never_heard_of_the_job_starts_its_ranks() -> None:
     world = Started()
     fresh = ev.RankPresented(0, 100)
@@ -215,3 +245,92 @@ def test_it_is_not_ready_while_it_waits() -> None:
         return before, pages.reason_not_ready()
 
     assert asyncio.run(reason()) == ("", "agents of an earlier coordinator are awaited")
+
+
+# ---- jobs of processes that others have started
+
+
+def self_started(number: int, id: str = "/7.3", **other: object) -> ev.Presented:
+    start = cmd.StartRanks((), {}, "", 2, PLACES, 3, (4, 9), id, 7, "me@here" if id[0] != "/" else "")
+    fields = {"ranks": (rank(number),), "last_epoch": 4, "epoch_start": (EPOCH,), **other}
+    return ev.Presented(id, (start,), epoch=(part(),), **fields)  # type: ignore[arg-type]
+
+
+def waits(world: Started, agent: str, *numbers: int, resting: int = 0) -> list[Command]:
+    items = tuple(Guest(number, 100 + number) for number in numbers)
+    return world.tell(Report(agent, 0, ev.Guests(items, resting)))
+
+
+def test_a_job_of_processes_that_others_have_started_goes_on_and_the_next_one_follows() -> None:
+    world = Started()
+    world.core.selfstart = SelfStart(2)
+    world.present("a", self_started(0))
+    said = world.present("b", self_started(1))
+    assert [c for c in said if isinstance(c, JobAdopted)] == [JobAdopted("", 3, 2, (), "", (), world.core.handled)]
+    assert orders(said) == []
+    core = world.core
+    assert core.job is not None
+    assert (core.job.attached, core.job.guests, core.job.phases[RankPhase.READY]) == (True, (4, 9), 2)
+    full = orders(waits(world, "a", 5))
+    assert [type(body) for _, body in full] == [cmd.GuestRejected]
+    world.tell(Report("a", 4, ev.RankLeft(0, 1)))
+    said = world.tell(Report("b", 4, ev.RankLeft(1, 1)))
+    assert [c.code for c in said if isinstance(c, JobEnded)] == [0]
+    waits(world, "a", 6)
+    (start, _) = orders(waits(world, "b", 10))
+    assert isinstance(start[1], cmd.StartRanks)
+    assert (start[1].id, start[1].guests, start[1].started) == ("/9.4", (6, 10), 9)
+
+
+def test_its_launcher_has_its_next_jobs_too() -> None:
+    world = Started()
+    world.present("a", self_started(0, "mine/7.3"))
+    said = world.present("b", self_started(1, "mine/7.3"))
+    assert [(c.id, c.launcher, c.agents) for c in said if isinstance(c, JobAdopted)] == [("mine", "me@here", ())]
+    world.tell(Report("a", 4, ev.RankLeft(0, 1)))
+    waits(world, "a", resting=1)
+    said = world.tell(Report("b", 4, ev.RankLeft(1, 1)))
+    assert not any(isinstance(c, JobEnded) for c in said)
+    waits(world, "a", 6)
+    (start, _) = orders(waits(world, "b", 10))
+    assert isinstance(start[1], cmd.StartRanks)
+    assert (start[1].id, start[1].launcher) == ("mine/9.4", "me@here")
+
+
+def test_processes_that_one_agent_has_not_heard_to_be_taken_get_their_places() -> None:
+    world = Started()
+    world.core.selfstart = SelfStart(2)
+    waiting = ev.RankPresented(0, 104, hello=(ev.RankHello(0, 1),))
+    world.present("a", self_started(0, ranks=(waiting,), last_epoch=0, epoch_start=()))
+    said = orders(world.present("b", ev.Presented("an earlier one")))
+    assert [(agent, type(body), body.guests) for agent, body in said if isinstance(body, cmd.StartRanks)] == [
+        ("b", cmd.StartRanks, (4, 9))
+    ]
+    assert waits(world, "b", 9) == []  # it was written before that order came
+    said = orders(world.tell(Report("b", 0, ev.RankHello(1, 1))))
+    assert [type(body) for _, body in said] == [cmd.EpochStart] * 2
+
+
+def test_what_has_happened_to_self_started_ranks_meanwhile_is_their_end() -> None:
+    world = Started()
+    world.core.selfstart = SelfStart(2)
+    left = rank(0, epoch=0, hello=(), left_epoch=4, left=(ev.RankLeft(0, 1),), left_s=5.0)
+    gone = replace(left, exited=(ev.RankExited(0, 100, 0),), exited_s=4.0)
+    other = rank(1, epoch=0, hello=(), left_epoch=4, left=(ev.RankLeft(1, 1),), left_s=6.0)
+    world.present("a", self_started(0, ranks=(gone,)))
+    said = world.present("b", self_started(1, ranks=(other,)))
+    assert [(c.code, c.text) for c in said if isinstance(c, JobEnded)] == [(0, "")]
+    assert [type(body) for _, body in orders(said)][-2:] == [cmd.JobFinished] * 2
+    assert world.core.job is None
+
+
+def test_a_rank_that_died_before_the_beginning_dissolves_its_job() -> None:
+    world = Started()
+    world.core.selfstart = SelfStart(2)
+    waiting = ev.RankPresented(0, 104, hello=(ev.RankHello(0, 1),))
+    dead = ev.RankPresented(1, 0, exited=(ev.RankExited(1, 0, 1, left=False),), exited_s=1.0)
+    nothing = {"last_epoch": 0, "epoch_start": ()}
+    world.present("a", self_started(0, ranks=(waiting,), **nothing))
+    said = world.present("b", self_started(1, ranks=(dead,), **nothing))
+    assert [body for _, body in orders(said)] == [cmd.JobFinished(0, "")] * 2
+    assert world.core.job is None

@@ -10,13 +10,14 @@ from typing import Any
 import grpc
 import pytest
 from horovod.coordinator import sessions
-from horovod.coordinator.core import Coordinator, JobAdopted, JobCancelled, JobSubmitted
+from horovod.coordinator.core import Coordinator, JobAdopted, JobCancelled, JobEnded, JobSubmitted
+from horovod.coordinator.core.values import RankPlace
 from horovod.coordinator.server import until_free
 from horovod.proto import control_pb2, worker_pb2
 from horovod.proto.security import Address, Security
 from horovod.proto.services import OUTPUT, RUN, SESSION, admission, handlers, open_channel, open_stream
 
-from tests.coordinator.peers import run, serving
+from tests.coordinator.peers import OPEN, Call, run, serving
 
 Frame, Job, Out = control_pb2.AgentFrame, control_pb2.JobFrame, control_pb2.OutputFrame
 
@@ -361,6 +362,21 @@ def test_output_of_a_job_whose_launcher_does_not_come_back_is_not_wanted(monkeyp
     assert over.over
 
 
+def test_a_launcher_that_has_attached_hears_what_happened_while_it_was_away() -> None:
+    async def story() -> tuple[list[int], int]:
+        async with serving() as peers:
+            desk = peers.service.desk
+            desk.adopted(JobAdopted("mine", 3, 1, (), "me@here", ()))
+            desk.formed(4, [RankPlace(0, "a", "host-a", 0, 1, 0, 1)])
+            desk.ended(JobEnded(1, "Rank 0 is gone."))
+            assert not desk.is_idle
+            launcher = await peers.launcher(size=1, command=[], attach=True, id="mine", again=True)
+            ranks = list((await launcher.read("accepted")).accepted.places.rank)
+            return ranks, (await launcher.read("ended")).ended.code
+
+    assert run(story) == ([0], 1)
+
+
 def test_agents_hear_of_streams_that_nobody_reads() -> None:
     async def story() -> list[int]:
         async with serving() as peers:
@@ -435,3 +451,20 @@ def test_a_model_of_8192_tensors_is_negotiated_in_one_frame() -> None:
     assert sent_bytes > 4 << 20
     assert max(sizes) <= (1 << 20) + 64
     assert len(sizes) < 10
+
+
+def test_a_frame_beyond_the_limit_ends_its_own_call() -> None:
+    async def story() -> str:
+        async with serving() as peers:
+            other = await peers.agent("b")
+            unlimited = [("grpc.max_send_message_length", -1)]
+            async with grpc.aio.insecure_channel(str(peers.address), options=unlimited) as channel:
+                call = Call(open_stream(channel, SESSION, OPEN))
+                await call.send(Frame(hello=peers.hello(version="9" * (65 << 20))))
+                code = await call.code()
+            await other.read("orders")
+            await other.send(report(1, guests=control_pb2.Guests()))
+            assert list(peers.service.core.agents) == ["b"]
+            return code
+
+    assert run(story).startswith("RESOURCE_EXHAUSTED: ")

@@ -128,6 +128,18 @@ def no_room(memory: str) -> None:
     assert (allreduce(mine(count), None) == total()).all()
 
 
+def no_room_for_the_whole(name: str) -> None:
+    """The last rank has room for a window, but not for all, as it goes between hosts: that shows only when there is a plan."""
+    count, left = 1_000_000, 400  # pages
+    taken = fill_arena() if hvd.rank() == hvd.size() - 1 else []
+    del taken[-left:]
+    for _ in range(2):
+        refused_for_want_of_room(lambda: allreduce(mine(count), name or None))
+        assert (allreduce(mine(10), "small") == total()).all()
+    del taken
+    assert (allreduce(mine(count), name or None) == total()).all()
+
+
 def many_names(count: str) -> None:
     """So many names at once, each rank in an order of its own; twice, so that they have plans."""
     names = [f"n{number}" for number in range(int(count))]

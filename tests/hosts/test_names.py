@@ -42,6 +42,14 @@ def test_a_rank_without_room_while_others_are_in_later_rounds(site: Site, memory
 
 
 @over_three
+@pytest.mark.parametrize("name", ["", pytest.param("x", marks=slow)])
+def test_a_rank_whose_want_of_room_shows_late(site: Site, name: str) -> None:
+    run = site.run(PROGRAMS, "no_room_for_the_whole", name, HVD_ARENA_BYTES=str(16 << 20))
+    for rank in range(3):
+        assert re.search(rf"error: .*rank 2 \(host {HOST}", run.said(rank)), run.output
+
+
+@over_three
 @pytest.mark.parametrize("joined", ["2", "0,1", pytest.param("1,2", marks=slow), pytest.param("0", marks=slow)])
 def test_ranks_of_a_host_join_early(site: Site, joined: str) -> None:
     site.run(PROGRAMS, "joined_host", joined)

@@ -105,6 +105,9 @@ class Rank:
             engine = self._engine()
             gone = tuple(op for op in command.ops if isinstance(op, RankOp) and engine.unbind(op.native))
             yield from self.tell(ce.Unbound(command.plan, gone))
+        elif isinstance(command, ce.Resubmit):
+            for op in command.ops:
+                yield from self.tell(ce.Submit(op))
         else:
             self._fail(command)
 

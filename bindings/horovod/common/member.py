@@ -29,9 +29,11 @@ from horovod.common.core.events import (
     Submit,
     Unbind,
     Unbound,
+    Unplaced,
 )
-from horovod.common.engine import CANCELLED, CLOSED, FAILED, INVALID, MARKED, OK, SPENT, Engine, status_text
+from horovod.common.engine import CANCELLED, CLOSED, FAILED, INVALID, MARKED, MEMORY, OK, SPENT, Engine, status_text
 from horovod.common.exceptions import AgentLostError, EngineError, ErrorKind, error_of_kind
+from horovod.common.layout import payload_bytes
 from horovod.common.operations import AgentOp
 from horovod.common.process import Membership, Process
 from horovod.common.replies import Replies
@@ -95,12 +97,19 @@ class EpochMember:
     def _do_bind(self, command: Bind) -> None:
         op, plan = command.op, command.plan
         assert isinstance(op, AgentOp)
+        if plan.dropped:  # by an operation that was to be bound before this one
+            self._run(self._core.handle(Unplaced(op, plan)))
+            return
         status, round_number = self._engine.bind(op.handle, plan.offset)
         op.placed = op.placed or status in (OK, MARKED)
         if status == OK:
             self._run(self._core.handle(Bound(op, plan, round_number)))
         elif status == MARKED:
             self._run(self._core.handle(Marked(op, plan)))
+        elif status in (MEMORY, SPENT):
+            op.input_gone = status == SPENT
+            op.no_room_bytes = max(payload_bytes(op.signature), 1) if status == MEMORY else 0
+            self._run(self._core.handle(Unplaced(op, plan)))
         elif status == INVALID and self._engine.poll(op.handle) == INVALID:
             # The engine is through with it (it went on by itself, or failed); its waiter is about to say so.
             self._run(self._core.handle(Bound(op, plan, plan.next_round)))

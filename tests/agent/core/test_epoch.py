@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from horovod.agent.core import events as ev
 from horovod.agent.core import values as v
@@ -231,6 +233,9 @@ def test_what_waits_for_other_hosts_is_reported_after_a_while() -> None:
     (seen,) = reports(world.tell(ev.Tick()), v.Observation)
     assert seen.rounds == (v.OpenRound(7, 4, 2.5),)
     assert seen.blocked_on == (v.BlockedOn(0, 7, 4, "allreduce.x"),)
+    world.seen = replace(world.seen, moved=True)
+    (seen,) = reports(world.tell(ev.Tick()), v.Observation)
+    assert seen.rounds == (v.OpenRound(7, 4, 2.5, travels=True),)
 
 
 def test_a_wait_for_a_name_that_is_not_negotiated_is_named(world: World) -> None:

@@ -171,3 +171,51 @@ def test_warnings_are_heard_by_the_first_rank_here(world: World) -> None:
     commands = world.order(v.Warn("slow"), 0)
     assert of(commands, ev.Show) == [ev.Show("slow")]
     assert to_rank(commands, v.Warning) == {0: v.Warning("slow")}
+
+
+def test_a_coordinator_that_was_started_anew_is_told_of_the_job(world: World) -> None:
+    world.rank(0, hello(100))
+    mine = places("a", "b")
+    start = v.StartRanks((), {}, "", 2, mine, 1, (1, 5), "/7.1", 7)
+    assert [body.rank for body in reports(world.order(start, 0), v.RankHello)] == [0]  # the other one is not here
+    told = world.core.presented(9.0)
+    assert (told.start, told.last_job, told.last_epoch) == ((start,), "/7.1", 0)
+    (fact,) = told.ranks
+    assert (fact.rank, fact.pid, [said.pid for said in fact.hello], fact.epoch) == (0, 100, [100], 0)
+    world.order(v.JobFinished(0, ""), 0)
+    assert world.core.presented(9.0).finished == ()  # it never began
+
+
+def test_one_that_was_not_there_any_more_is_told_to_the_next_coordinator(world: World) -> None:
+    form(world, 3)
+    (fact,) = world.core.presented(0.0).ranks
+    assert fact.exited == (v.RankExited(0, 0, 1, 0, False),)
+
+
+def test_what_has_happened_to_ranks_is_told_too(world: World) -> None:
+    begin(world)
+    world.now = 5.0
+    world.rank(0, v.Leave(1))
+    world.now = 6.0
+    world.tell(ev.ConnectionClosed(11))
+    first, second = world.core.presented(8.0).ranks
+    assert (first.left, first.left_epoch, first.left_s, first.epoch) == ((v.RankLeft(0, 1),), 1, 3.0, 0)
+    assert (second.exited, second.exited_s, second.epoch) == ((v.RankExited(1, 101, 1, 0, False),), 2.0, 1)
+    world.order(v.JobFinished(1, "Rank 1 is gone.", 1), 0)
+    (end,) = world.core.presented(8.0).finished
+    assert (end.code, end.text, end.rank, end.started) == (1, "Rank 1 is gone.", 1, 0)
+
+
+def test_ranks_of_a_job_that_was_given_up_are_told_and_may_wait_again(world: World) -> None:
+    begin(world)
+    world.order(v.StopRanks("It did not come back in time.", 0.0), 0)
+    commands = world.order(v.JobFinished(1, "It did not come back in time."), 0)
+    assert [body.error.text for body in to_rank(commands, v.EpochEnded).values()] == [
+        "It did not come back in time."
+    ] * 2
+    assert not of(commands, ev.EndProcess)
+    world.rank(0, v.Leave(1))
+    world.rank(0, hello(100, generation=2))
+    assert reports(world.out, v.Guests)[-1].items == ()
+    world.rank(1, v.Leave(1))
+    assert [item.pid for item in reports(world.out, v.Guests)[-1].items] == [100]

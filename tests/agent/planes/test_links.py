@@ -54,6 +54,8 @@ async def test_everybody_is_connected_with_everybody_on_every_lane() -> None:
             sock = socket.socket(fileno=os.dup(descriptor))
             sock.setblocking(True)
             assert sock.recv(3) == bytes([there, here, lane])
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 10_000
             sock.close()
         for mine in found:
             close_all(mine)

@@ -31,6 +31,9 @@ class Shell:
     limit: int = 1 << 30
     rounds: int = 0
     opened: set[Operation] = field(default_factory=set)
+    too_large: set[Operation] = field(
+        default_factory=set
+    )  # there is no memory for them, which shows when they are bound
     said: list[str] = field(default_factory=list)
     failed: list[Operation] = field(default_factory=list)
 
@@ -59,6 +62,9 @@ class Shell:
             self.failed.append(command.op)
 
     def _bind(self, command: ev.Bind) -> None:
+        if command.plan.dropped or command.op in self.too_large:
+            self.tell(ev.Unplaced(command.op, command.plan))
+            return
         number = (
             command.op.round if command.op.state is OperationState.PARKED and command.op.round >= 0 else self.rounds
         )
@@ -266,3 +272,36 @@ def test_without_room_behind_parked_operations_beyond_the_limit(shell: Shell) ->
     shell.limit = 1 << 30
     shell.ready(parked.request, plan=8)
     assert shell.said[4:] == ["announce allreduce.noname.2 contests 8/1"]
+
+
+def test_an_operation_that_can_not_be_bound_contests_its_plan_and_those_behind_it_wait(shell: Shell) -> None:
+    ops = [shell.submit(unnamed(number)) for number in range(4)]
+    shell.too_large.add(ops[1])
+    plan = shell.ready(1)
+    assert shell.said == ["announce allreduce.noname.0", "announce allreduce.noname.1 contests 7/1"]
+    assert (list(plan.ops), list(shell.core.waiting[ops[1].signature.key])) == (ops[:1], ops[1:])
+    shell.tell(ev.Refused(ops[1].request, 6, "no room"))
+    assert (shell.failed, shell.said[2:]) == ([ops[1]], ["announce allreduce.noname.2"])
+
+
+def test_a_name_that_can_not_be_bound_contests_its_plan(shell: Shell) -> None:
+    first = shell.submit(named())
+    shell.ready(1)
+    shell.tell(ev.Finished(first))
+    again = named()
+    shell.too_large.add(again)
+    shell.submit(again)
+    assert shell.said[1:] == ["announce allreduce.x contests 7/1"]
+
+
+def test_one_that_can_not_be_bound_below_a_limit_is_announced_before_those_behind_it(shell: Shell) -> None:
+    shell.submit(unnamed(0))
+    shell.ready(1)
+    shell.limit = 1
+    parked, tight, behind = (shell.submit(unnamed(number)) for number in (1, 2, 3))
+    shell.tell(ev.Finished(parked))
+    shell.too_large.add(tight)
+    shell.limit = 3
+    shell.tell(ev.Retire(PLAN, 3))
+    assert shell.said[1:] == ["announce allreduce.noname.2 contests 7/2"]
+    assert list(shell.core.waiting[tight.signature.key]) == [tight, behind]

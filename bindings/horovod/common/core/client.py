@@ -10,8 +10,8 @@ retired by the agent in two steps: the board is marked (binds are answered Marke
 names the limit.  Rounds below the limit run; what lies beyond leaves the plan and is announced anew; when nothing of
 this rank is on the plan any more, it is acknowledged, once.  A named operation that differs from its live plan contests
 it: the plan is dropped here and now, and the announcement says how many rounds this rank has arrived in.  So does
-an operation for which this rank has no memory, or whose input is gone (``unable``): it is never bound, its announcement is
-refused on every member, and nobody waits in the round that it would have had.
+an operation for which this rank has no memory, be it that this shows only when it is to be bound, or whose input is gone
+(``unable``): it is never bound, its announcement is refused on every member, and nobody waits in the round that it would have had.
 
 Fast path.  The shell may bind to ``live[key]`` by itself when the plan has no limit and nothing parked: it then sets
 ``op.plan``, ``op.round``, ``op.state``, adds to ``plan.ops`` and raises ``plan.next_round``; at the end it takes the
@@ -43,6 +43,7 @@ from horovod.common.core.events import (
     Submit,
     Unbind,
     Unbound,
+    Unplaced,
 )
 from horovod.common.core.model import Operation, OperationState, Plan
 from horovod.common.core.signature import Signature
@@ -65,6 +66,7 @@ class ClientCore:
             Submit: self._submit,
             Bound: self._bound,
             Marked: self._marked,
+            Unplaced: self._unplaced,
             Unbound: self._unbound,
             Finished: self._finished,
             PlanReady: self._plan_ready,
@@ -159,6 +161,11 @@ class ClientCore:
         plan.mark_bound([op])
         return [Unbind(plan, (op,))]
 
+    def _unplaced(self, event: Unplaced) -> list[Command]:
+        """Nobody may wait in the round that it would have had; what was to be bound after it follows when that is settled."""
+        op, plan = event.op, event.plan
+        return self._submit(Submit(op)) if plan.dropped else self._contest(op, plan)
+
     def _finished(self, event: Finished) -> list[Command]:
         op, plan = event.op, event.op.plan
         if op.state is OperationState.PARKED and plan is not None:
@@ -241,8 +248,9 @@ class ClientCore:
             plan.parked = [*beyond[len(placed) :], *again]
             return [*commands, Unbind(plan, placed)]
         plan.parked = []
-        anew = [*self._announce_anew(beyond), *_resubmit(again)]
-        return [*commands, *anew, *([] if commands else self._acknowledge(plan))]
+        if commands:  # one that is not bound after all is announced before those behind it
+            return [*commands, *_resubmit([*beyond, *again])]
+        return [*self._announce_anew(beyond), *_resubmit(again), *self._acknowledge(plan)]
 
     def _announce_anew(self, ops: Iterable[Operation]) -> list[Command]:
         """One announcement for each key; the others queue behind it."""

@@ -28,6 +28,7 @@ __all__ = [
     "Submit",
     "Unbind",
     "Unbound",
+    "Unplaced",
 ]
 
 
@@ -50,6 +51,14 @@ class Bound:
 @dataclass(frozen=True, slots=True)
 class Marked:
     """The plan is on hold, or its limit is reached: the engine parked the operation."""
+
+    op: Operation
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    """The operation has no round of the plan: there is no memory for it after all, or its turn did not come."""
 
     op: Operation
     plan: Plan
@@ -105,7 +114,7 @@ class EpochEnded:
     board_fails: bool = True
 
 
-Event = Submit | Bound | Marked | Unbound | Finished | PlanReady | Refused | Retire | EpochEnded
+Event = Submit | Bound | Marked | Unplaced | Unbound | Finished | PlanReady | Refused | Retire | EpochEnded
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +128,7 @@ class Announce:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """Bind to the plan's next round; answer with Bound or Marked."""
+    """Bind to the plan's next round; answer with Bound, Marked or Unplaced (also if the plan is dropped already)."""
 
     op: Operation
     plan: Plan
