@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from horovod import native
 from horovod.common.types import ReduceOp, Signature
 
-__all__ = ["SEGMENT_ALIGNMENT", "kernel_arguments", "segment_dtype_bytes"]
+__all__ = ["SEGMENT_ALIGNMENT", "kernel_arguments", "payload_bytes", "segment_dtype_bytes"]
 
 SEGMENT_ALIGNMENT = 64
 
@@ -18,6 +20,11 @@ def segment_dtype_bytes(dtype: int) -> int:
     if size is None:
         size = _DTYPE_BYTES[dtype] = int(native.lib.hvd_dtype_bytes(dtype))
     return size
+
+
+def payload_bytes(signature: Signature) -> int:
+    """Bytes of an allreduce's tensors, without what lies between them."""
+    return sum(math.prod(shape) for shape in signature.shapes) * segment_dtype_bytes(signature.dtype)
 
 
 def kernel_arguments(signature: Signature, members: int) -> tuple[int, float]:
