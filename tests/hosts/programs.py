@@ -225,6 +225,14 @@ def wait_for_each_other() -> None:
         _tell(error)
 
 
+def go_on_early() -> None:
+    """Rank 0 has its part of a gather at once, and waits in the next operation while the others still get theirs."""
+    for count in (4, 16 << 20):
+        part = np.full(count if hvd.rank() == 0 else 4, hvd.rank(), np.uint8)
+        assert len(allgather(part)) == count + 4 * (hvd.size() - 1)
+        assert (allreduce(mine(4), "next") == total()).all()
+
+
 def stall(rank: str, name: str) -> None:
     """One rank does something else for too long; ``warm`` has a plan, of which its host has heard nothing then."""
     allreduce(mine(4), "warm")

@@ -154,6 +154,17 @@ def test_bytes_that_come_one_by_one_are_the_same_bytes(network: Callable[[int], 
     site.run("tests.hosts.programs", "small_of_all_kinds")
 
 
+@pytest.mark.cluster
+def test_a_long_way_is_no_deadlock(network: Callable[[int], Cluster]) -> None:
+    """One host has done its part of a round, and waits in the next one for ranks whose data are still on their way."""
+    cluster = network(2)
+    site = networked(cluster, (1, 1))
+    for host in cluster.hosts:
+        host.limit("40mbit")
+    run = site.run("tests.hosts.programs", "go_on_early", HVD_DEADLOCK_GRACE_SECONDS="1")
+    assert "wait for each other" not in run.output
+
+
 # ---- strangers at the port of the data plane
 
 
