@@ -384,13 +384,7 @@ def _wanted(launcher: _Launcher) -> Wanted:
 def _event(submit: control_pb2.JobSubmit, limits: Config) -> JobSubmitted:
     """The submission for the core; how long ranks may take to end is the coordinator's to say."""
     if submit.HasField("limits"):
-        limits = read(
-            Config,
-            submit.limits,
-            grace_s=limits.grace_s,
-            culprit_exit_s=limits.culprit_exit_s,
-            last_words_s=limits.last_words_s,
-        )
+        limits = read(Config, submit.limits, **limits.of_ends())
     environment = {to_text(item.name): to_text(item.value) for item in submit.environment}
     command = tuple(map(to_text, submit.command))
     directory = to_text(submit.directory)

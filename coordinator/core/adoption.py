@@ -103,13 +103,7 @@ class TakenJob:
 
     def limits(self) -> Config:
         """Those of the job; how long ranks may take to end is this coordinator's to say."""
-        mine = self.config
-        return replace(
-            self.start.limits,
-            grace_s=mine.grace_s,
-            culprit_exit_s=mine.culprit_exit_s,
-            last_words_s=mine.last_words_s,
-        )
+        return replace(self.start.limits, **self.config.of_ends())
 
     def job(self) -> Job:
         """As it was before what ``news`` tells."""

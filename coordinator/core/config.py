@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,3 +22,7 @@ class Config:
     culprit_exit_s: float = 2.0
     # How long ranks may take to show the error that a failed one has brought them, and to leave, before they are told to.
     last_words_s: float = 2.0
+
+    def of_ends(self) -> dict[str, Any]:
+        """How long ranks may take to end, which is the coordinator's to say and not a job's."""
+        return {"grace_s": self.grace_s, "culprit_exit_s": self.culprit_exit_s, "last_words_s": self.last_words_s}
