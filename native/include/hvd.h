@@ -72,6 +72,8 @@ HVD_API hvd_status hvd_reduce(hvd_dtype dtype, hvd_reduce_op op, double pre, dou
                               void *const *out, uint32_t n, uint64_t count);
 HVD_API uint32_t hvd_dtype_bytes(hvd_dtype dtype);
 HVD_API const char *hvd_kernel_name(void); /* "avx512", "avx2" or "baseline": chosen once, HVD_SIMD overrides */
+/* Like memcpy, but past the caches where the machine can: for large results that are not read soon. */
+HVD_API void hvd_copy_past_caches(void *to, const void *from, uint64_t bytes);
 
 /* ---- board: agent side ---------------------------------------------------------------------------------------- */
 

@@ -21,7 +21,7 @@ bool hvd_board::help_once(const hvd::ArenaMappings &arenas) {
   bool helped = false;
   auto all = plans();
   for (const auto &plan : *all)
-    for (uint32_t i = 0; i < plan->depth && plan->n_chunks != 0; ++i) {
+    for (uint32_t i = 0; i < plan->depth && plan->n_claims != 0; ++i) {
       uint64_t round = hvd::claim_round(plan->entry(i).claim.load(std::memory_order_seq_cst));
       if (round % plan->depth != i) continue;
       while (hvd::help_round({view, *plan}, arenas, claim_slots_, round, hvd::End::kLow)) helped = true;

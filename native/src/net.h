@@ -106,11 +106,13 @@ struct hvd_net final : private hvd::FrameHandler {
   void run();
   bool step(uint64_t now);
   void sleep(uint64_t now);
+  bool nap(uint64_t now, uint64_t busy_ns);
   bool take_commands();
   bool take_signals();
   bool poll_sockets(int timeout_ms);
   bool read_lanes(uint64_t now);
   void hear_last_words(hvd::Lane *lane);
+  void mark_dirty(hvd::Lane *lane);
   bool flush_lanes(uint64_t now);
   void tick(uint64_t now);
   void say_goodbye();
@@ -263,6 +265,7 @@ struct hvd_net final : private hvd::FrameHandler {
   std::vector<std::pair<uint64_t, uint64_t>> doubts_;  // (plan, round): may never finish, to be looked at
   std::vector<std::pair<Lane *, hvd::OutFrame>> last_words_;  // go out when what rounds had to say is dropped
   uint64_t next_tick_ns_ = 0;
+  uint64_t flush_ns_ = 0;  // when the first of `dirty_` is to be flushed
   uint32_t eager_in_flight_ = 0;  // direct and doubling rounds whose own part is ready
   hvd_net_info info_{};
   hvd_net_times times_{};

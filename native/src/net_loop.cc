@@ -4,9 +4,11 @@
 #include <cerrno>
 #include <cstring>
 #include <linux/sockios.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 
 #include "net.h"
@@ -24,6 +26,8 @@ constexpr uint64_t kWriteBudget = 8 << 20;
 // They wait longer while others have not answered what was written before, or have sent what is not asked for here yet: then
 // more rounds are under way.  A round that is alone never waits.
 constexpr uint64_t kShareNs = 20'000, kShareLongNs = 300'000, kShareBytes = 64 << 10;
+constexpr uint64_t kNapNs = 100'000, kShortestNapNs = 30'000, kNapsNs = 500'000, kSlackNs = 1'000;
+constexpr uint32_t kManyRounds = 4;
 constexpr uint64_t kGoodbyeNs = 1'000'000'000, kHearOutNs = 200'000'000;
 constexpr uint64_t kNsPerMs = 1'000'000;
 
@@ -45,14 +49,16 @@ bool has_unsent(int fd) {
 
 void hvd_net::run() {
   hvd::block_signals();
-  uint64_t now = hvd::now_ns(), spin_until = now, crowded_until = 0;
+  prctl(PR_SET_TIMERSLACK, kSlackNs, 0, 0, 0);
+  uint64_t now = hvd::now_ns(), busy_ns = 0, crowded_until = 0;
   for (auto &peer : peers_)
     if (peer != nullptr) peer->heard_ns = now;
   while (!stop_.load(kSeqCst)) {
     now = hvd::now_ns();
-    if (step(now))
-      spin_until = now + kSpinNs;
-    else if (!dirty_.empty() || (now < spin_until && now >= crowded_until))  // what is queued goes out before any sleep
+    bool busy = step(now);
+    if (busy) busy_ns = now;
+    if (nap(now, busy_ns) || busy) continue;
+    if (!dirty_.empty() || (now - busy_ns < kSpinNs && now >= crowded_until))  // what is queued goes out before any sleep
       crowded_until = offer_core() > kLongYieldNs ? now + kCrowdedNs : 0;
     else
       sleep(now);
@@ -93,6 +99,19 @@ void hvd_net::sleep(uint64_t now) {
     ++info_.sleeps;
   }
   signal.bell.sleepers.fetch_sub(1, kSeqCst);
+}
+
+// Many small rounds are under way: who makes more of them has the core meanwhile, and what comes is taken in at the end.  Sockets
+// and commands end a nap, signals don't.
+bool hvd_net::nap(uint64_t now, uint64_t busy_ns) {
+  uint64_t until = now + kNapNs;
+  bool many = eager_in_flight_ >= kManyRounds && now - busy_ns < kNapsNs;
+  if (!dirty_.empty()) until = std::min(until, flush_ns_);
+  if ((dirty_.empty() && !many) || until < now + kShortestNapNs) return false;
+  pollfd events{epoll_fd_, POLLIN, 0};
+  timespec left{0, static_cast<long>(until - now)};
+  ppoll(&events, 1, &left, nullptr);
+  return true;
 }
 
 bool hvd_net::take_commands() {
@@ -137,7 +156,7 @@ bool hvd_net::poll_sockets(int timeout_ms) {
     if (what & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) lane->hung_up = true;
     if (what & (EPOLLOUT | EPOLLHUP | EPOLLERR)) {
       lane->writable = true;
-      if (lane->has_output() && !lane->dirty) dirty_.push_back(lane), lane->dirty = true;
+      if (lane->has_output()) mark_dirty(lane);
     }
   }
   return n > 0;
@@ -170,15 +189,22 @@ void hvd_net::hear_last_words(Lane *lane) {
   lane->readable = lane->fd >= 0;  // its end is met by read_lanes
 }
 
+void hvd_net::mark_dirty(Lane *lane) {
+  if (!lane->dirty) dirty_.push_back(lane), lane->dirty = true;
+  flush_ns_ = 0;
+}
+
 bool hvd_net::flush_lanes(uint64_t now) {
   if (dirty_.empty()) return false;
   std::vector<Lane *> lanes;
   lanes.swap(dirty_);
+  flush_ns_ = UINT64_MAX;
   bool busy = false;
   for (Lane *lane : lanes) {
     bool more = eager_in_flight_ > lane->pending_frames() || info_.parked_bytes != 0;
     uint64_t share_ns = more ? kShareLongNs : kShareNs;
     if (lane->pending_bytes() < kShareBytes && now - lane->wrote_ns < share_ns) {
+      flush_ns_ = std::min(flush_ns_, lane->wrote_ns + share_ns);
       dirty_.push_back(lane);
       continue;
     }
@@ -192,7 +218,7 @@ bool hvd_net::flush_lanes(uint64_t now) {
     if (!well && lane->said_bye) lane->discard_output(&written_);
     for (const hvd::OutFrame &out : written_) written(out);
     if (!well && !lane->said_bye) lose(lane->peer, std::string("connection lost: ") + std::strerror(cause));
-    if (lane->fd >= 0 && lane->writable && lane->has_output() && !lane->dirty) dirty_.push_back(lane), lane->dirty = true;
+    if (lane->fd >= 0 && lane->writable && lane->has_output()) mark_dirty(lane);
   }
   return busy;
 }

@@ -22,7 +22,7 @@ void hvd_net::queue(Lane *lane, OutFrame frame, Urgency urgency) {
   if (lane->fd < 0 || dead_told(frame)) return;
   if (frame.plan != nullptr) ++frame.plan->unwritten;
   lane->queue(std::move(frame), urgency);
-  if (!lane->dirty) dirty_.push_back(lane), lane->dirty = true;
+  mark_dirty(lane);
 }
 
 // Once rounds are dropped nothing leaves but the news of it, signs of life and goodbyes.

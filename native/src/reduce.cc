@@ -23,12 +23,17 @@ Kernels choose_kernels(const char *wish) {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (avx512 && allowed >= 2) return {"avx512", avx512::reduce};
-  if (avx2 && allowed >= 1) return {"avx2", avx2::reduce};
+  if (avx512 && allowed >= 2) return avx512::kKernels;
+  if (avx2 && allowed >= 1) return avx2::kKernels;
 #else
   (void)allowed;
 #endif
-  return {"baseline", baseline::reduce};
+  return baseline::kKernels;
+}
+
+const Kernels &kernels() {
+  static const Kernels chosen = choose_kernels(std::getenv("HVD_SIMD"));
+  return chosen;
 }
 
 uint64_t adasum_scratch_bytes(hvd_dtype dtype, uint32_t n, uint64_t count) {
@@ -42,16 +47,11 @@ uint64_t adasum_scratch_bytes(hvd_dtype dtype, uint32_t n, uint64_t count) {
 
 namespace {
 
-const hvd::Kernels &kernels() {
-  static const hvd::Kernels chosen = hvd::choose_kernels(std::getenv("HVD_SIMD"));
-  return chosen;
-}
-
 hvd_status reduce_adasum(hvd::Job job) {
   const uint64_t bytes = hvd::adasum_scratch_bytes(job.dtype, job.n, job.count);
   job.scratch = bytes > SIZE_MAX / 2 ? nullptr : std::malloc(bytes ? bytes : 1);
   if (!job.scratch) return HVD_E_MEMORY;
-  const bool done = kernels().reduce(job);
+  const bool done = hvd::kernels().reduce(job);
   std::free(job.scratch);
   return done ? HVD_OK : HVD_E_INVALID;
 }
@@ -77,13 +77,13 @@ uint32_t hvd_dtype_bytes(hvd_dtype dtype) {
   return 0;
 }
 
-const char *hvd_kernel_name(void) { return kernels().name; }
+const char *hvd_kernel_name(void) { return hvd::kernels().name; }
 
 hvd_status hvd_reduce(hvd_dtype dtype, hvd_reduce_op op, double pre, double post, const void *const *in,
                       void *const *out, uint32_t n, uint64_t count) {
   if (!in || !out || n == 0 || hvd_dtype_bytes(dtype) == 0) return HVD_E_INVALID;
   const hvd::Job job{dtype, op, pre, post, in, out, n, count, nullptr};
   if (op == HVD_ADASUM) return reduce_adasum(job);
-  return kernels().reduce(job) ? HVD_OK : HVD_E_INVALID;
+  return hvd::kernels().reduce(job) ? HVD_OK : HVD_E_INVALID;
 }
 }

@@ -17,27 +17,31 @@ struct Job {
   void *scratch;  // Adasum: adasum_scratch_bytes() of memory, else nullptr
 };
 
-// Each returns false for a dtype and op that do not go together.
+struct Kernels {
+  const char *name;
+  bool (*reduce)(const Job &);  // false for a dtype and op that do not go together
+  // Whole lines to where a line begins, past the caches, done before any store that follows.
+  void (*copy_lines)(char *to, const char *from, uint64_t lines);
+};
+
 namespace baseline {
-bool reduce(const Job &job);
+extern const Kernels kKernels;
 }
 #if defined(__x86_64__)
 namespace avx2 {
-bool reduce(const Job &job);
+extern const Kernels kKernels;
 }
 namespace avx512 {
-bool reduce(const Job &job);
+extern const Kernels kKernels;
 }
 #endif
-
-struct Kernels {
-  const char *name;
-  bool (*reduce)(const Job &);
-};
 
 // The widest kernels that the processor has and that are not above `wish`: "baseline", "avx2" or "avx512"; anything else is
 // no wish.
 Kernels choose_kernels(const char *wish);
+
+// Chosen once, by HVD_SIMD.
+const Kernels &kernels();
 
 // UINT64_MAX when it does not fit.
 uint64_t adasum_scratch_bytes(hvd_dtype dtype, uint32_t n, uint64_t count);

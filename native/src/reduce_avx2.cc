@@ -2,3 +2,7 @@
 #define HVD_ISA avx2
 #define HVD_VECTOR_BYTES 32
 #include "reduce_kernels.h"
+
+#include "copy_kernels.h"
+
+const hvd::Kernels hvd::avx2::kKernels = {"avx2", reduce, copy_lines};

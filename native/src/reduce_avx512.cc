@@ -2,3 +2,7 @@
 #define HVD_ISA avx512
 #define HVD_VECTOR_BYTES 64
 #include "reduce_kernels.h"
+
+#include "copy_kernels.h"
+
+const hvd::Kernels hvd::avx512::kKernels = {"avx512", reduce, copy_lines};

@@ -2,3 +2,7 @@
 #define HVD_ISA baseline
 #define HVD_VECTOR_BYTES 16
 #include "reduce_kernels.h"
+
+#include "copy_kernels.h"
+
+const hvd::Kernels hvd::baseline::kKernels = {"baseline", reduce, copy_lines};

@@ -148,16 +148,22 @@ void close_claims(const RoundSite &site, uint64_t round, uint32_t how) {
 
 void mark_read(const RoundSite &site, uint64_t round) {
   uint64_t total = site.plan.entry(round).reads.fetch_add(1, kSeqCst) + 1;  // pairs with entry_is_free and all_read
-  if (total == total_after(site.plan, round)) ring_members(site);
+  if (total != total_after(site.plan, round)) return;
+  ring_locals(site);  // the entry is free
+  if (site.plan.is_pull()) signal_net(site);  // what it keeps for readers may go
 }
 
 bool all_read(const PlanView &plan, uint64_t round) {
   return plan.entry(round).reads.load(kSeqCst) >= total_after(plan, round);
 }
 
-void ring_members(const RoundSite &site) {
+void ring_locals(const RoundSite &site) {
   for (uint32_t local : site.plan.locals) ring(site.board.slots[local].bell);
-  ring(site.board.agent_slot().bell);
+}
+
+void ring_members(const RoundSite &site) {
+  ring_locals(site);
+  if (site.plan.n_claims != 0) ring(site.board.agent_slot().bell);  // else there is nothing for a helper
   signal_net(site);
 }
 
@@ -210,7 +216,7 @@ bool take_net_hold(const RoundSite &site, uint64_t round) {
 
 void end_net_hold(const RoundSite &site, uint64_t round) {
   site.plan.entry(round).net_hold.store(0, kSeqCst);
-  for (uint32_t local : site.plan.locals) ring(site.board.slots[local].bell);
+  ring_locals(site);
 }
 
 }  // namespace hvd

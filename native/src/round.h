@@ -68,7 +68,9 @@ void close_claims(const RoundSite &site, uint64_t round, uint32_t how = kCancell
 void mark_read(const RoundSite &site, uint64_t round);
 bool all_read(const PlanView &plan, uint64_t round);
 
-// Tells sleeping members, sleeping helpers of the agent, and the net, that something of this plan changed.
+// Tells sleeping members here that something of this plan changed.
+void ring_locals(const RoundSite &site);
+// The same, and sleeping helpers of the agent, and the net.
 void ring_members(const RoundSite &site);
 // Tells the net alone; nothing for a plan of this host.
 void signal_net(const RoundSite &site);

@@ -50,7 +50,7 @@ bool chunk_is_done(const PlanView &plan, uint64_t round, uint32_t chunk) {
 
 void publish_carried(const RoundSite &site, uint64_t round, uint32_t chunk, uint64_t negated_status) {
   site.plan.ready(round, chunk).store((round + 1) << 8 | kCarried | negated_status, kSeqCst);  // pairs with is_carried
-  for (uint32_t local : site.plan.locals) ring(site.board.slots[local].bell);
+  ring_locals(site);
 }
 
 char *find_chunk(const PlanView &plan, const Mapping *arena, const EntryMember &member, uint32_t chunk) {
