@@ -53,6 +53,7 @@ __all__ = [
     "RoundInfo",
     "Status",
     "check",
+    "copy_past_caches",
     "dtype_bytes",
     "kernel_name",
     "lib",
@@ -108,6 +109,11 @@ def kernel_name() -> str:
     """The instruction set of the reduction kernels: ``avx512``, ``avx2`` or ``baseline`` (HVD_SIMD overrides)."""
     name: bytes = lib.hvd_kernel_name()
     return name.decode()
+
+
+def copy_past_caches(to: int, source: int, nbytes: int) -> None:
+    """Like ``ctypes.memmove`` between places that don't overlap, but past the caches: for large data that are not read soon."""
+    lib.hvd_copy_past_caches(to, source, nbytes)
 
 
 def warden_path() -> Path:

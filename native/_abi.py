@@ -7,7 +7,7 @@ import sys
 from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int64, c_uint8, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 _LIBRARY = "libhvd_native.so"
 
 
@@ -166,6 +166,7 @@ FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "hvd_reduce": (_STATUS, [c_int, c_int, c_double, c_double, c_void_p, c_void_p, c_uint32, c_uint64]),
     "hvd_dtype_bytes": (c_uint32, [c_int]),
     "hvd_kernel_name": (c_char_p, []),
+    "hvd_copy_past_caches": (None, [c_void_p, c_void_p, c_uint64]),
     "hvd_board_create": (_STATUS, [c_uint32, c_uint64, POINTER(c_void_p), POINTER(c_int)]),
     "hvd_board_close": (None, [c_void_p]),
     "hvd_board_plan_add": (_STATUS, [c_void_p, POINTER(CPlanSpec), POINTER(c_uint64)]),

@@ -16,6 +16,7 @@ set(ENGINE_SOURCES
   src/helping.cc
   src/net_api.cc
   src/net_bell.cc
+  src/net_bytes.cc
   src/net_direct.cc
   src/net_doubling.cc
   src/net_eager.cc

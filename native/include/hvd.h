@@ -24,7 +24,7 @@ extern "C" {
 #endif
 #define HVD_API __attribute__((visibility("default")))
 
-#define HVD_ABI_VERSION 4
+#define HVD_ABI_VERSION 5
 HVD_API uint32_t hvd_abi_version(void);
 
 typedef enum {

@@ -17,10 +17,14 @@ namespace hvd {
 struct NetPlan;
 struct NetPeer;
 
-// Memory that a frame carries, or that a payload is kept in; never initialised.
+// Memory that a frame carries, or that a payload is kept in; never initialised.  A thread keeps some of what it gives back, since
+// the payloads of small rounds come and go all the time.
 class Bytes {
  public:
-  explicit Bytes(uint64_t size) : at_(new char[size]), size_(size) {}
+  explicit Bytes(uint64_t size);
+  ~Bytes();
+  Bytes(const Bytes &) = delete;
+  Bytes &operator=(const Bytes &) = delete;
   char *at() const { return at_.get(); }
   uint64_t size() const { return size_; }
 
@@ -87,6 +91,7 @@ class Lane {
   bool readable = false, writable = true, hung_up = false, eof = false, said_bye = false;
   bool dirty = false;      // listed by the owner, to be flushed
   uint64_t wrote_ns = 0;   // when the owner flushed it last
+  uint64_t grew_ns = 0, seen_bytes = 0;  // when the owner saw more of its pending bytes, and how many
   Frame frame;           // being received
   Sink sink;
   uint64_t retransmits();  // segments sent again so far

@@ -24,7 +24,7 @@ constexpr uint64_t kReadBudget = 8 << 20;      // of one lane, before others get
 constexpr uint64_t kWriteBudget = 8 << 20;
 // A few small frames that follow a write closely wait for more of their kind, so that many small rounds share writes.
 // They wait longer while others have not answered what was written before, or have sent what is not asked for here yet: then
-// more rounds are under way.  A round that is alone never waits.
+// more rounds are under way.  A round that is alone never waits, and nobody waits for what does not come any more.
 constexpr uint64_t kShareNs = 20'000, kShareLongNs = 300'000, kShareBytes = 64 << 10;
 constexpr uint64_t kNapNs = 100'000, kShortestNapNs = 30'000, kNapsNs = 500'000, kSlackNs = 1'000;
 constexpr uint32_t kManyRounds = 4;
@@ -203,14 +203,18 @@ bool hvd_net::flush_lanes(uint64_t now) {
   for (Lane *lane : lanes) {
     bool more = eager_in_flight_ > lane->pending_frames() || info_.parked_bytes != 0;
     uint64_t share_ns = more ? kShareLongNs : kShareNs;
-    if (lane->pending_bytes() < kShareBytes && now - lane->wrote_ns < share_ns) {
-      flush_ns_ = std::min(flush_ns_, lane->wrote_ns + share_ns);
+    if (lane->seen_bytes != lane->pending_bytes()) lane->grew_ns = now;
+    lane->seen_bytes = lane->pending_bytes();
+    uint64_t until = std::min(lane->wrote_ns + share_ns, lane->grew_ns + kNapNs);
+    if (lane->pending_bytes() < kShareBytes && now < until) {
+      flush_ns_ = std::min(flush_ns_, until);
       dirty_.push_back(lane);
       continue;
     }
     busy = true;
     lane->dirty = false;
     lane->wrote_ns = now;
+    lane->seen_bytes = 0;
     written_.clear();
     bool well = lane->flush(kWriteBudget, &written_);
     int cause = errno;

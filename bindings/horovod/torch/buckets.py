@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from horovod.common.types import Buffer, Signature
+from horovod.native import copy_past_caches
 
 __all__ = ["Bucket", "Memory", "Slot", "copy_dense", "cut_into_buckets", "dense_strides", "memory_order"]
 
@@ -48,7 +49,8 @@ def memory_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...
 def copy_dense(target: torch.Tensor, source: torch.Tensor, nbytes: int) -> None:
     """Copies values into a tensor of the same dtype that nobody else has seen.
 
-    Those that lie alike are copied as bytes where one thread does it, unless they are small: faster than torch's kernel.
+    Those that lie alike are copied as bytes where one thread does it, unless they are small: past the caches, since they are
+    read when the bucket is full.
     """
     if (
         nbytes >= BYTES_AT_ONCE
@@ -57,7 +59,7 @@ def copy_dense(target: torch.Tensor, source: torch.Tensor, nbytes: int) -> None:
         and not (source.is_neg() or source.is_conj())
         and torch.get_num_threads() == 1
     ):
-        ctypes.memmove(target.data_ptr(), source.data_ptr(), nbytes)
+        copy_past_caches(target.data_ptr(), source.data_ptr(), nbytes)
     else:
         target.copy_(source)
 
