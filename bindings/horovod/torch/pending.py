@@ -35,8 +35,11 @@ _increment_version = torch.autograd.graph.increment_version
 
 def increment_version(tensor: torch.Tensor) -> None:
     """Tells autograd that the tensor's values have changed; tensors of inference mode count nothing."""
-    if not tensor.is_inference():
+    try:
         _increment_version(tensor)
+    except RuntimeError:  # of some versions of torch; asking first would cost every other tensor
+        if not tensor.is_inference():
+            raise
 
 
 class Entry(Protocol):

@@ -203,7 +203,7 @@ def _start_one(
         signature,
         ((tensor.data_ptr(), result.data_ptr(), nbytes),),
         blocking=False,
-        keep=(tensor, result),
+        keep=tensor if in_place else (tensor, result),
         name=None if name else f"allreduce.noname.{handle}",
     )
     if in_place:
