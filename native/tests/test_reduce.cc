@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "check.h"
+#include "copy.h"
 #include "hvd.h"
 #include "reduce.h"
 
@@ -379,6 +380,33 @@ void test_refusals() {
   CHECK_EQUAL(hvd_reduce(HVD_FLOAT32, HVD_ADASUM, 1, 1, in, out, 2, UINT64_MAX / 4), HVD_E_MEMORY);
 }
 
+Bytes random_bytes(uint64_t count) {
+  Bytes found(count);
+  for (uint8_t &byte : found) byte = static_cast<uint8_t>(next_random());
+  return found;
+}
+
+void test_copies_of_whole_lines() {
+  for (const hvd::Kernels &kernels : all_kernels())
+    for (uint64_t lines : {0, 1, 3, 4, 5, 127, 128, 129, 259}) {
+      const Bytes from = random_bytes(lines * hvd::kLineBytes + 3);
+      const Bytes expected(from.begin() + 3, from.end());
+      Guarded to(expected.size(), 64);
+      kernels.copy_lines(reinterpret_cast<char *>(to.data()), reinterpret_cast<const char *>(from.data()) + 3, lines);
+      to.check(expected, kernels.name);
+    }
+}
+
+void test_copies_of_any_bytes() {
+  for (uint32_t aligned : {1, 2, 8, 32, 64})
+    for (uint64_t count : {0, 1, 62, 63, 64, 65, 127, 8191, 8193, 70001}) {
+      const Bytes from = random_bytes(count);
+      Guarded to(count, aligned);
+      hvd_copy_past_caches(to.data(), from.data(), count);
+      to.check(from, "a copy past the caches");
+    }
+}
+
 void test_choice() {
   CHECK(std::string(hvd::choose_kernels("baseline").name) == "baseline");
   const std::string best = hvd::choose_kernels(nullptr).name;
@@ -397,5 +425,7 @@ int main() {
   RUN(test_adasum);
   RUN(test_adasum_bits);
   RUN(test_refusals);
+  RUN(test_copies_of_whole_lines);
+  RUN(test_copies_of_any_bytes);
   RUN(test_choice);
 }

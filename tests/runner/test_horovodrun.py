@@ -345,6 +345,7 @@ def test_the_launcher_is_found_as_a_module_and_says_its_version() -> None:
 
 
 def test_check_build_survives_a_closed_pipe() -> None:
+    """P03."""
     done = launch("--check-build")
     assert done.returncode == 0
     assert "[X] shared memory on one host" in done.stdout

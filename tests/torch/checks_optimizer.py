@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import os
 import pickle
 import warnings
 from collections.abc import Callable
@@ -170,6 +171,24 @@ def check_missing_gradients() -> None:
         assert torch.equal(never.data, torch.ones(2))
     everywhere = hvd.allgather(once.detach().reshape(1, 2))
     assert torch.equal(everywhere, everywhere[:1].expand_as(everywhere))
+
+
+def check_unused_parameters_are_named_once() -> None:
+    """S28: those that no rank used, on one rank, once each, and only where it was asked for."""
+    weights = {name: torch.nn.Parameter(torch.ones(2)) for name in ("used", "sometimes", "never")}
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(weights.values(), lr=0.1), named_parameters=weights.items())
+    said = []
+    for step in range(4):
+        os.environ["HVD_REPORT_UNUSED"] = str(int(step > 0))
+        optimizer.zero_grad()
+        (weights["used"].sum() + (weights["sometimes"].sum() if step < 2 else 0)).backward()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            optimizer.step()
+        said.append([str(each.message).partition(" for ")[2].partition(" in ")[0] for each in caught])
+    del os.environ["HVD_REPORT_UNUSED"]
+    first = hvd.rank() == 0
+    assert said == [[], ["never"] if first else [], ["sometimes"] if first else [], []], said
 
 
 def check_synchronize_then_step() -> None:

@@ -103,6 +103,11 @@ def sparse_density_limit() -> float:
     return _number_of("HVD_SPARSE_DENSITY_LIMIT", "1")
 
 
+def reports_unused() -> bool:
+    """Whether optimizers name parameters that no rank had a gradient for."""
+    return _is_on("HVD_REPORT_UNUSED")
+
+
 def lonely_notices() -> list[str]:
     """What a process that finds no agent should be told: that it was meant to be one of many, what has no effect."""
     notices = []

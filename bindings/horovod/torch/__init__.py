@@ -1,5 +1,16 @@
 """Horovod for PyTorch: ``import horovod.torch as hvd``."""
 
+try:
+    import torch as _torch  # noqa: F401  (what is missing is said here, not deep inside)
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ModuleNotFoundError(
+        "horovod.torch needs PyTorch, which is not installed here: pip install 'hvd[torch]' "
+        "(or pip install torch beside hvd; nothing has to be built).",
+        name="torch",
+    ) from error
+
 from typing import TYPE_CHECKING
 
 from horovod.common.missing import missing_attribute

@@ -35,6 +35,7 @@ from horovod.torch.reduce_ops import allreduce_async
 from horovod.torch.settings import Settings
 from horovod.torch.signatures import set_id_of
 from horovod.torch.sparse import sparse_allreduce_async
+from horovod.torch.unused import UnusedParameters
 
 __all__ = ["Reducer"]
 
@@ -52,6 +53,7 @@ class Reducer:
         self._by_id: dict[int, Slot] = {}  # torch hashes tensors in Python
         self._buckets: list[Bucket] = []
         self._client: Client | None = None
+        self._unused = UnusedParameters()
         self._number = 0
         self._agreements = 0
         self._handing_over = threading.RLock()  # backward passes may run in several threads
@@ -245,6 +247,8 @@ class Reducer:
                 "Call optimizer.synchronize() after backward() and before gradients are clipped, unscaled or cleared; "
                 "then step() inside `with optimizer.skip_synchronize():`."
             )
+        if self._unused.unreported:
+            self._unused.report(self._members()[0] == require_client().rank)
 
     def _end_step(self) -> None:
         for bucket in self._buckets:
@@ -276,6 +280,8 @@ class Reducer:
     def _take_back_sparse(self, slot: Slot, reduced: torch.Tensor) -> None:
         if slot.parameter.grad is not None or reduced._nnz():
             slot.parameter.grad = reduced
+        else:
+            self._unused.note(slot.name)
 
     def _copy_out(self, slot: Slot, bucket: Bucket) -> None:
         """Where the gradient does not live in its slot: compressed, on another device, or missing on this rank."""
@@ -283,7 +289,9 @@ class Reducer:
         assert memory is not None
         if parameter.grad is not None:
             parameter.grad.copy_(bucket.view(slot))
-        elif not self._is_nowhere(slot, memory):
+        elif self._is_nowhere(slot, memory):
+            self._unused.note(slot.name)
+        else:
             parameter.grad = bucket.view(slot).to(device=parameter.device, dtype=parameter.dtype)
 
     def _is_nowhere(self, slot: Slot, memory: Memory) -> bool:
