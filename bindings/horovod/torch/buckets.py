@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from horovod.common.exceptions import UsageError
 from horovod.common.types import Buffer, Signature
 from horovod.native import copy_past_caches
 
@@ -96,6 +97,14 @@ class Slot:
         shape = list(self.parameter.shape)
         order = memory_order(self.parameter.shape, self.strides)
         return f"{self.name}: {str(self.parameter.dtype).removeprefix('torch.')} {shape}, memory order {list(order)}"
+
+    def check_shape(self, gradient: torch.Tensor) -> None:
+        """UsageError where the parameter was given another shape."""
+        if gradient.shape != self.shape:
+            raise UsageError(
+                f"The gradient of {self.name} has the shape {list(gradient.shape)}, but the parameter had {list(self.shape)} when "
+                "its optimizer was wrapped. Wrap a new optimizer after changing the shape of a parameter."
+            )
 
     def forget_step(self) -> None:
         """Ready for the next step."""

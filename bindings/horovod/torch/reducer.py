@@ -174,7 +174,7 @@ class Reducer:
             return
         if gradient.layout is not torch.strided:
             gradient = parameter.grad = gradient.to_dense()
-        _check_shape(slot, gradient)
+        slot.check_shape(gradient)
         if bucket.dtype is not gradient.dtype or self.settings.compression is not Compression.none:
             self._fill_compressed(slot, bucket, gradient)
         elif gradient.data_ptr() != memory.addresses[slot.index] or gradient.stride() != slot.strides:
@@ -355,14 +355,6 @@ class Reducer:
         for same in _by_key(rest, self._wire_dtype):
             runs += cut_into_buckets(same, lambda slot: self._wire_dtype(slot).itemsize)
         return runs
-
-
-def _check_shape(slot: Slot, gradient: torch.Tensor) -> None:
-    if gradient.shape != slot.shape:
-        raise UsageError(
-            f"The gradient of {slot.name} has the shape {list(gradient.shape)}, but the parameter had {list(slot.shape)} when "
-            "its optimizer was wrapped. Wrap a new optimizer after changing the shape of a parameter."
-        )
 
 
 def _order_name(slot: Slot) -> str:
