@@ -230,9 +230,7 @@ class BoardRoom:
     def sweep(self, command: ev.Sweep) -> ev.Swept:
         """Arrives with zeros, or with nothing, for joined ranks."""
         room = self._require()
-        late = {
-            (plan, index) for plan, index, rounds in command.due if not self._has_arrived(room, plan, index, rounds)
-        }
+        late = self._late(room, command.due)
         used = tuple(plan for plan in command.plans if self._zeros(room, plan, command, late))
         # Results that nobody has asked for yet wait for no one: a rank may join before it reads them.
         left = dict(command.left)
@@ -242,12 +240,22 @@ class BoardRoom:
         )
         return ev.Swept(used, quiet=over and not late)
 
-    def _has_arrived(self, room: _Room, plan: int, index: int, rounds: int) -> bool:
+    def _late(self, room: _Room, due: Sequence[tuple[int, int, int]]) -> set[tuple[int, int]]:
+        """(plan, local index) where a rank has not arrived yet in what it was told to run."""
+        arrivals: dict[int, dict[int, int]] = {}
+        late: set[tuple[int, int]] = set()
+        for plan, index, rounds in due:
+            if plan not in arrivals:
+                arrivals[plan] = self._arrivals(room, plan)
+            if arrivals[plan].get(index, rounds) < rounds:
+                late.add((plan, index))
+        return late
+
+    def _arrivals(self, room: _Room, plan: int) -> dict[int, int]:
         block = room.blocks.get(plan)
-        if block is None or index not in block.members:
-            return True
-        arrivals = room.board.plan_arrivals(block.offset, len(block.members))
-        return arrivals[block.members.index(index)] >= rounds
+        if block is None:
+            return {}
+        return dict(zip(block.members, room.board.plan_arrivals(block.offset, len(block.members)), strict=True))
 
     def _zeros(self, room: _Room, plan: int, command: ev.Sweep, late: set[tuple[int, int]]) -> bool:
         block = room.blocks.get(plan)

@@ -84,7 +84,8 @@ class AgentShell:
         self._server = WorkerServer(self, allowed_uids=options.allowed_uids, door=options.door)
         self._members = Members(self._process_died)
         self.tally = tally or Tally()
-        self._boards = BoardRoom(lambda: self._call_in_loop(ev.Bell()), options.helpers, self.tally)
+        self._boards = BoardRoom(self._ring, options.helpers, self.tally)
+        self._rings = False
         self._ranks = RankTable(options.ranks, self._post, self.tally)
         self._plane = plane
         self._opening: asyncio.Task[None] | None = None
@@ -151,12 +152,19 @@ class AgentShell:
         self._timer = self._loop.call_later(_TICK_S, self._tick)
         self._post(ev.Tick())
 
-    def _call_in_loop(self, event: ev.Event) -> None:
-        """From another thread."""
+    def _ring(self) -> None:
+        """From any thread: a bell that has not been heard yet is enough for all that happened before it is."""
+        if self._rings:
+            return
+        self._rings = True
         try:
-            self._loop.call_soon_threadsafe(self._post, event)
+            self._loop.call_soon_threadsafe(self._hear_bell)
         except RuntimeError:
-            log.debug("The loop has ended before %s.", type(event).__name__)
+            log.debug("The loop has ended before a bell.")
+
+    def _hear_bell(self) -> None:
+        self._rings = False  # before the sweep: what it may miss rings anew
+        self._post(ev.Bell())
 
     def _post(self, event: ev.Event) -> None:
         self._events.append(event)
@@ -234,6 +242,8 @@ class AgentShell:
             self._ranks.say(command.text)
         elif isinstance(command, ev.CloseConnection):
             self._close_connection(command)
+        elif isinstance(command, ev.SweepSoon):
+            self._ring()
         elif not isinstance(command, ev.JobOver):
             return self._on_board(command)
         return None

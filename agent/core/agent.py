@@ -97,7 +97,7 @@ class AgentCore:
             return epoch.swept(event)
         if isinstance(event, ev.Seen):
             return epoch.seen(event, now, self.info.quiesce_s)
-        return epoch.sweep()
+        return [ev.SweepSoon()] if isinstance(event, ev.Wanted) else epoch.sweep()
 
     # ---- ranks ------------------------------------------------------------------------------------------------------------
 

@@ -154,7 +154,7 @@ class Epoch:
                 plan.told.add(rank)
                 ready = v.PlanReady(plan.id, plan.offset, tuple(requests), plan.signature)
                 commands.append(ev.ToRank(self.sessions[rank], ready))
-        return commands + (self.sweep() if self.joined else [])
+        return commands + ([ev.SweepSoon()] if self.joined else [])
 
     def _refusal(self, body: v.Refusal) -> list[ev.Command]:
         for call in self.calls.answered(body.requests):

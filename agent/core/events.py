@@ -153,7 +153,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Bell:
-    """A rank has arrived while somebody is joined."""
+    """A rank has arrived while somebody is joined, or a SweepSoon is due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +320,11 @@ class Sweep:
 
 
 @dataclass(frozen=True, slots=True)
+class SweepSoon:
+    """Answered with a Bell, one for all that come before it: a sweep looks at every plan."""
+
+
+@dataclass(frozen=True, slots=True)
 class WatchArrivals:
     """Whether arrivals ring."""
 
@@ -384,6 +389,7 @@ Command = (
     | BoardFail
     | RankDead
     | Sweep
+    | SweepSoon
     | WatchArrivals
     | Look
     | StartProcess

@@ -6,6 +6,8 @@ S34: the convention is Horovod's: what backward gives is a multiple of the deriv
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -183,3 +185,29 @@ def check_gradients_keep_their_layout() -> None:
     empty = torch.ones(0, 3, requires_grad=True)
     hvd.allgather(empty).sum().backward()
     assert empty.grad.shape == (0, 3)
+
+
+def check_backward_passes_in_several_threads() -> None:
+    """Threads that have parameters of their own share buckets: none may take one for empty that another is filling."""
+    parameters = [torch.nn.Parameter(torch.zeros(400, 100)) for _ in range(12)]
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=0.0), op=hvd.Sum)
+    interval, threads = sys.getswitchinterval(), torch.get_num_threads()
+    sys.setswitchinterval(1e-6)
+    torch.set_num_threads(1)
+
+    def work(first: int, step: int) -> None:
+        for index in range(first, len(parameters), 4):
+            (parameters[index] * float(index + step + hvd.rank())).sum().backward()
+
+    for step in range(20):
+        optimizer.zero_grad()
+        workers = [threading.Thread(target=work, args=(first, step)) for first in range(4)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        optimizer.step()
+        wanted = [sum(index + step + rank for rank in range(hvd.size())) for index in range(len(parameters))]
+        assert all(p.grad is not None and torch.all(p.grad == v) for p, v in zip(parameters, wanted, strict=True))
+    sys.setswitchinterval(interval)
+    torch.set_num_threads(threads)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -112,6 +113,34 @@ def check_zero_grad_between_backward_and_step() -> None:
                 optimizer.zero_grad()
         optimizer.step()
         assert w.item() == pytest.approx(-(step + 1) * (hvd.size() + 1) / 2)
+
+
+def check_a_parameter_that_has_changed_its_shape() -> None:
+    """Pruned after wrapping: an error that says so, not a look behind the end of the gradient; then work goes on."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    w = torch.nn.Parameter(torch.zeros(400, 1000))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([w], lr=1.0), named_parameters=[("w", w)])
+    w.sum().backward()
+    optimizer.step()
+    for shape in ((200, 1000), (1, 1000)):
+        optimizer.zero_grad()
+        w.data = torch.zeros(shape)
+        w.sum().backward() if hvd.size() == 1 else _expect_changed(w, list(shape))
+        if hvd.size() > 1:
+            with pytest.raises(ValueError, match="Wrap a new optimizer"):
+                optimizer.step()
+    optimizer.zero_grad()
+    w.data = torch.zeros(400, 1000)
+    w.sum().backward()
+    optimizer.step()
+    assert torch.all(w == -1)
+    torch.set_num_threads(threads)
+
+
+def _expect_changed(w: torch.Tensor, shape: list[int]) -> None:
+    with pytest.raises(ValueError, match=f"shape {re.escape(str(shape))}, but the parameter had"):
+        w.sum().backward()
 
 
 def check_calls_that_failed_before_init_count_on_no_rank() -> None:

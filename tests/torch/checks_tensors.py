@@ -9,6 +9,7 @@ from typing import Any
 import horovod.torch as hvd
 import pytest
 import torch
+from horovod.torch.buckets import copy_dense
 from horovod.torch.scatter_ops import rows_of
 
 Call = Callable[..., Any]
@@ -311,3 +312,27 @@ def check_tensors_around_the_limit_of_a_chunk() -> None:
     small = [torch.full((3,), float(hvd.rank())) for _ in range(20)]
     mixed = hvd.grouped_allreduce([*tensors, *small], op=hvd.Sum)
     assert all(torch.all(t == v) for t, v in zip(mixed, [*wanted, *[float(sum(ranks()))] * 20], strict=True))
+
+
+def check_gradients_without_bytes_of_their_own() -> None:
+    """Zeros that take no memory, and subclasses that wrap others: what torch copies, or refuses to, is not read as bytes."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    target = torch.ones(100_000)
+    copy_dense(target, torch._efficientzerotensor(100_000), target.nbytes)
+    assert torch.all(target == 0)
+    with pytest.raises(NotImplementedError):
+        copy_dense(target, _Wrapper(torch.zeros(100_000)), target.nbytes)
+    torch.set_num_threads(threads)
+
+
+class _Wrapper(torch.Tensor):
+    """Has a shape, and no memory."""
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)  # type: ignore[attr-defined]
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise NotImplementedError

@@ -20,6 +20,7 @@ __all__ = [
     "lonely_notices",
     "read_settings",
     "replace_variables",
+    "reports_unused",
     "sparse_density_limit",
 ]
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from horovod.common.exceptions import UsageError
 from horovod.common.types import Buffer, Signature
 from horovod.native import copy_past_caches
 
@@ -52,16 +53,21 @@ def copy_dense(target: torch.Tensor, source: torch.Tensor, nbytes: int) -> None:
     Those that lie alike are copied as bytes where one thread does it, unless they are small: past the caches, since they are
     read when the bucket is full.
     """
-    if (
-        nbytes >= BYTES_AT_ONCE
-        and source.is_cpu
-        and source.stride() == target.stride()
-        and not (source.is_neg() or source.is_conj())
-        and torch.get_num_threads() == 1
-    ):
+    if nbytes >= BYTES_AT_ONCE and torch.get_num_threads() == 1 and _lie_alike(target, source):
         copy_past_caches(target.data_ptr(), source.data_ptr(), nbytes)
     else:
         target.copy_(source)
+
+
+def _lie_alike(target: torch.Tensor, source: torch.Tensor) -> bool:
+    """Whether the source's bytes are the target's: a subclass may have none, and zeros, negations and conjugates others."""
+    return (
+        type(source) is torch.Tensor
+        and source.is_cpu
+        and source.shape == target.shape
+        and source.stride() == target.stride()
+        and not (source.is_neg() or source.is_conj() or source._is_zerotensor())
+    )
 
 
 class Slot:
@@ -91,6 +97,14 @@ class Slot:
         shape = list(self.parameter.shape)
         order = memory_order(self.parameter.shape, self.strides)
         return f"{self.name}: {str(self.parameter.dtype).removeprefix('torch.')} {shape}, memory order {list(order)}"
+
+    def check_shape(self, gradient: torch.Tensor) -> None:
+        """UsageError where the parameter was given another shape."""
+        if gradient.shape != self.shape:
+            raise UsageError(
+                f"The gradient of {self.name} has the shape {list(gradient.shape)}, but the parameter had {list(self.shape)} when "
+                "its optimizer was wrapped. Wrap a new optimizer after changing the shape of a parameter."
+            )
 
     def forget_step(self) -> None:
         """Ready for the next step."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -55,6 +56,7 @@ class Reducer:
         self._unused = UnusedParameters()
         self._number = 0
         self._agreements = 0
+        self._handing_over = threading.RLock()  # backward passes may run in several threads
 
     # ---- parameters
 
@@ -128,7 +130,8 @@ class Reducer:
             )
         slot.passes += 1
         if slot.passes == passes and (slot.bucket is not None or slot.sparse) and client is self._client:
-            self._hand_over(slot)
+            with self._handing_over:
+                self._hand_over(slot)
 
     def _hand_over(self, slot: Slot) -> None:
         if slot.sparse and not self.settings.sparse_as_dense:
@@ -171,6 +174,7 @@ class Reducer:
             return
         if gradient.layout is not torch.strided:
             gradient = parameter.grad = gradient.to_dense()
+        slot.check_shape(gradient)
         if bucket.dtype is not gradient.dtype or self.settings.compression is not Compression.none:
             self._fill_compressed(slot, bucket, gradient)
         elif gradient.data_ptr() != memory.addresses[slot.index] or gradient.stride() != slot.strides:

@@ -64,6 +64,8 @@ class World:
             return ev.PlanRemoved(command.plan, self.removable)
         if isinstance(command, ev.Sweep):
             return self.swept
+        if isinstance(command, ev.SweepSoon):
+            return ev.Bell()
         return self.seen if isinstance(command, ev.Look) else None
 
     # ---- the story so far

@@ -163,6 +163,15 @@ def test_zeros_stand_in_for_joined_ranks(world: World) -> None:
     assert not of(commands, ev.Sweep)
 
 
+def test_what_comes_in_a_burst_is_swept_together(world: World) -> None:
+    """A sweep looks at every plan: one for each would make a join among many plans take seconds."""
+    world.order(v.JoinedRanks((1,)))
+    for event in (ev.PlanPlaced(7, 448), ev.Wanted(7, 0)):
+        world.core.handle(ev.FromCoordinator(1, v.PlanMade(7, SUM, ())), 0.0)
+        commands = world.core.handle(event, 0.0)
+        assert (of(commands, ev.SweepSoon), of(commands, ev.Sweep)) == ([ev.SweepSoon()], [])
+
+
 def test_quiet_is_reported_once_with_the_plans_that_had_zeros(world: World) -> None:
     world.plan()
     world.swept = ev.Swept((7,), False)
