@@ -9,7 +9,7 @@ set; one that has joined holds up no operation, as zeros stand in for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from horovod.coordinator.core.mismatch import describe, ranks_text
@@ -18,6 +18,7 @@ from horovod.coordinator.core.plans import Plans
 from horovod.coordinator.core.process_sets import ProcessSets
 from horovod.coordinator.core.values import BlockedOn, OpenRound, RankState
 
+_NAMED = 3  # of those that wait for the same ranks
 _AUTOMATIC = ".noname."
 _NAMES_ADVICE = (
     "Numbers behind 'noname' count the calls that a rank has made, so these ranks have made different numbers of calls: some "
@@ -170,25 +171,29 @@ class Stalls:
         return {rank for rank in members if self.agent_of[rank] not in said}
 
     def due(self, waits: list[Wait], period_s: float, now: float) -> list[str]:
-        """Warnings to show now: each wait once per period."""
+        """Warnings to show now: one of all waits for the same ranks, once per period."""
         alive = {wait.key for wait in waits}
         self.warned = {key: at for key, at in self.warned.items() if key in alive}
-        texts = []
+        groups: dict[tuple[object, ...], list[Wait]] = {}
         for wait in waits:
-            if wait.age_s >= period_s and now - self.warned.get(wait.key, -period_s) >= period_s:
-                self.warned[wait.key] = now
-                texts.append(self.text(wait))
+            groups.setdefault((wait.missing, wait.holders), []).append(wait)
+        texts = []
+        for group in groups.values():
+            last = max(self.warned.get(wait.key, -period_s) for wait in group)
+            if group[0].age_s >= period_s and now - last >= period_s:
+                self.warned.update((wait.key, now) for wait in group)
+                texts.append(self.text(group[0], group[1:]))
         return texts
 
-    def text(self, wait: Wait) -> str:
-        """Who waits, for what, since when, and what the missing ranks do."""
+    def text(self, wait: Wait, others: Sequence[Wait] = ()) -> str:
+        """Who waits, for what, since when, and what the missing ranks do; ``others`` wait for the same ranks."""
         late = wait.missing or wait.holders
         idle = "runs, it has not submitted this" if wait.missing else "runs"
         doing = "; ".join(f"rank {rank} {self._doing(rank, idle)}" for rank in late)
         verb = "for" if wait.missing else "for a part that is held by"
         return (
             f"{wait.what} has waited {wait.age_s:.0f} s {verb} {ranks_text(late, self.hosts)}: {doing}. "
-            f"Submitted by {ranks_text(wait.waiting, self.hosts)}."
+            f"Submitted by {ranks_text(wait.waiting, self.hosts)}.{_others_text(others)}"
         ) + _advice_on_names([wait.what, *(self.blocked_on[rank].name for rank in late if rank in self.blocked_on)])
 
     def _doing(self, rank: int, idle: str) -> str:
@@ -241,6 +246,15 @@ class Stalls:
         if any(self.blocked_on[rank].call for rank in ranks):
             text = f"{text} {_CALLS_ADVICE}"
         return text + _advice_on_names(self.blocked_on[rank].name for rank in ranks)
+
+
+def _others_text(others: Sequence[Wait]) -> str:
+    """The first few by name."""
+    if not others:
+        return ""
+    named = "; ".join(wait.what for wait in others[:_NAMED])
+    rest = f"; and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+    return f" {len(others)} more {'waits' if len(others) == 1 else 'wait'} for the same: {named}{rest}."
 
 
 def _advice_on_names(names: Iterable[str]) -> str:
