@@ -9,7 +9,7 @@
 //   net_rounds.cc  rounds that open, end, are dropped          net_frames.cc from frames to what they mean
 //   net_eager.cc   small payloads, by one of two ways:         net_ring.cc   large ones: around the ring
 //   net_direct.cc  all to all                                  net_doubling.cc  doubling, when there are many hosts
-//   net_withdraw.cc rounds that never finish
+//   net_withdraw.cc rounds that never finish                net_bytes.cc  memory of small payloads
 //   net_times.h   how long rounds take
 //   net_publish.cc, net_gather.cc  pull rounds: data out, data in
 #pragma once

@@ -26,6 +26,7 @@ constexpr uint64_t kWriteBudget = 8 << 20;
 // They wait longer while others have not answered what was written before, or have sent what is not asked for here yet: then
 // more rounds are under way.  A round that is alone never waits, and nobody waits for what does not come any more.
 constexpr uint64_t kShareNs = 20'000, kShareLongNs = 300'000, kShareBytes = 64 << 10;
+// A nap of the thread while many small rounds are under way: kManyRounds of ours in flight, and something done since kNapsNs.
 constexpr uint64_t kNapNs = 100'000, kShortestNapNs = 30'000, kNapsNs = 500'000, kSlackNs = 1'000;
 constexpr uint32_t kManyRounds = 4;
 constexpr uint64_t kGoodbyeNs = 1'000'000'000, kHearOutNs = 200'000'000;
