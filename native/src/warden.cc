@@ -80,46 +80,61 @@ void report(const Options &options, const char *word, long number) {
   if (write(options.status, line, static_cast<size_t>(bytes)) < 0) return;
 }
 
-// Parent of a process by /proc, 0 when it is gone.  The name may hold anything, so the fields start after the last ')'.
-pid_t parent_of(pid_t pid) {
+struct Kin {
+  pid_t parent = 0, group = 0;  // 0: the process is gone
+};
+
+// Parent and process group by /proc.  The name may hold anything, so the fields start after the last ')'.
+Kin kin_of(pid_t pid) {
   char path[64], text[512];
   snprintf(path, sizeof path, "/proc/%d/stat", pid);
   int file = open(path, O_RDONLY | O_CLOEXEC);
-  if (file < 0) return 0;
+  if (file < 0) return {};
   ssize_t bytes = read(file, text, sizeof text - 1);
   close(file);
-  if (bytes <= 0) return 0;
+  if (bytes <= 0) return {};
   text[bytes] = 0;
   const char *after = strrchr(text, ')');
   char state;
-  int parent = 0;
-  return after && sscanf(after + 1, " %c %d", &state, &parent) == 2 ? parent : 0;
+  Kin kin;
+  return after && sscanf(after + 1, " %c %d %d", &state, &kin.parent, &kin.group) == 3 ? kin : Kin{};
 }
 
-std::vector<pid_t> descendants() {
-  std::multimap<pid_t, pid_t> children;
+struct Descendant {
+  pid_t pid, group;
+};
+
+std::vector<Descendant> descendants() {
+  std::multimap<pid_t, Descendant> children;
   DIR *proc = opendir("/proc");
   while (dirent *entry = proc ? readdir(proc) : nullptr) {
     pid_t pid = atoi(entry->d_name);
-    if (pid > 0) children.emplace(parent_of(pid), pid);
+    if (pid <= 0) continue;
+    Kin kin = kin_of(pid);
+    children.insert({kin.parent, {pid, kin.group}});
   }
   if (proc) closedir(proc);
-  std::vector<pid_t> found{getpid()};
+  std::vector<Descendant> found{{getpid(), getpid()}};
   for (size_t i = 0; i < found.size(); ++i) {
-    auto range = children.equal_range(found[i]);
+    auto range = children.equal_range(found[i].pid);
     for (auto child = range.first; child != range.second; ++child) found.push_back(child->second);
   }
   found.erase(found.begin());
   return found;
 }
 
-// The group first, at one stroke, so that few can fork meanwhile; its number is ours only while the command is not reaped.
+// The command's group first, at one stroke, so that few can fork meanwhile; its number is ours only while the command is not reaped.
+// Then who is not in it.  Each gets a signal once: a handler of SIGTERM that saves the user's work must not run twice.
 void signal_all(const Watch &watch, int number) {
-  if (!watch.main_over) kill(-watch.main, number);
-  for (pid_t pid : descendants()) {
-    kill(pid, number);
-    if (number == SIGTERM) kill(pid, SIGCONT);  // a stopped process must see it
-  }
+  const pid_t group = watch.main_over ? 0 : watch.main;
+  if (group) kill(-group, number);
+  for (Descendant one : descendants())
+    if (!group || one.group != group) kill(one.pid, number);
+}
+
+void ask_all(const Watch &watch) {
+  signal_all(watch, SIGTERM);
+  signal_all(watch, SIGCONT);  // a stopped process must see it
 }
 
 void begin_end(Watch &watch, bool at_once) {
@@ -129,7 +144,7 @@ void begin_end(Watch &watch, bool at_once) {
   } else if (!watch.ending) {
     watch.ending = true;
     watch.deadline_ms = now_ms() + watch.options.grace_ms;
-    signal_all(watch, SIGTERM);
+    ask_all(watch);
   }
 }
 

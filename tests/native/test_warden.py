@@ -163,6 +163,39 @@ def test_a_command_may_finish_its_work_in_the_grace(start: Starter) -> None:
     assert warden.ends()[1:] == ["exit 9"]
 
 
+# SIGCONT is the last that the warden sends before the grace, so what came before it is all there is to count.
+COUNTER = """
+import os, signal, sys
+wanted = {signal.SIGTERM, signal.SIGCONT}
+signal.pthread_sigmask(signal.SIG_BLOCK, wanted)
+read, write = os.pipe()
+child = os.fork()
+if child == 0:
+    if sys.argv[1] == "session":
+        os.setsid()
+    os.write(write, b"x")
+else:
+    os.read(read, 1)
+    print("up", flush=True)
+count = 0
+while signal.sigwait(wanted) == signal.SIGTERM:
+    count += 1
+if child:
+    os.waitpid(child, 0)
+print("asked", count, flush=True)
+"""
+
+
+@pytest.mark.parametrize("where", ["group", "session"])
+def test_each_process_is_asked_once(start: Starter, where: str) -> None:
+    """A handler of SIGTERM that writes a checkpoint must not run twice, and a shell's trap must not begin anew."""
+    warden = start(sys.executable, "-c", COUNTER, where, grace_ms=60_000)
+    assert warden.output_line() == "up"
+    warden.tell(b"T")
+    assert [warden.output_line() for _ in range(2)] == ["asked 1", "asked 1"]
+    assert warden.ends()[1:] == ["exit 0"]
+
+
 def test_who_ignores_sigterm_is_killed_after_the_grace(start: Starter) -> None:
     warden = start("bash", "-c", f"trap '' TERM; ({LONG}) & echo up; wait")
     assert warden.output_line() == "up"
