@@ -9,7 +9,7 @@ from typing import Any
 import horovod.torch as hvd
 import pytest
 import torch
-from horovod.torch.buckets import copy_dense
+from horovod.torch.layouts import copy_dense
 from horovod.torch.scatter_ops import rows_of
 
 Call = Callable[..., Any]

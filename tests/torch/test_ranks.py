@@ -27,6 +27,7 @@ CHECKS = (
     "sparse",
     "pains",
     "numerics",
+    "formats",
     "refusals",
 )
 MODULES = tuple(f"tests.torch.checks_{name}" for name in CHECKS)

@@ -1,9 +1,10 @@
 """Where gradients live: slots in buckets, buckets in the arena.
 
 A bucket is one contiguous span that is reduced by one operation where it is.  Each gradient has a slot in it with the
-parameter's strides, and each slot is a storage of its own, so a gradient that is pickled or kept carries its own bytes
-only.  Behind the gradients lie presence flags, one element for each slot: 1 where this rank had a gradient, so the
-reduced flag is 0 exactly where no rank had one.
+strides that the parameter had when it was added, and each slot is a storage of its own, so a gradient that is pickled or
+kept carries its own bytes only.  A gradient that lies otherwise, since its parameter was given another memory format, is
+copied in and out.  Behind the gradients lie presence flags, one element for each slot: 1 where this rank had a gradient,
+so the reduced flag is 0 exactly where no rank had one.
 
 Memory is used again as long as nobody else looks at it: a slot whose storage is still alive when its bucket begins a new
 round (gradient surgery, penalties) makes the bucket take new memory, and what was kept stays what it was.
@@ -20,54 +21,13 @@ import torch
 
 from horovod.common.exceptions import UsageError
 from horovod.common.types import Buffer, Signature
-from horovod.native import copy_past_caches
+from horovod.torch.layouts import dense_strides, is_same_layout, memory_order, owns_its_bytes
 
-__all__ = ["Bucket", "Memory", "Slot", "copy_dense", "cut_into_buckets", "dense_strides", "memory_order"]
+__all__ = ["Bucket", "Memory", "Slot", "cut_into_buckets"]
 
 ALIGNMENT = 64
 FIRST_BUCKET_BYTES = 1 << 20
 BUCKET_BYTES = 16 << 20
-BYTES_AT_ONCE = 1 << 16
-
-
-def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
-    """The tensor's strides if its elements fill their memory without gaps or overlap, else those of rows in order."""
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True), key=lambda pair: (pair[0], pair[1])):
-        if size == 1:
-            continue
-        if stride != expected:
-            return torch.empty(tensor.shape, device="meta").stride()
-        expected *= size
-    return tensor.stride()
-
-
-def memory_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
-    """Dimensions from the outermost to the innermost in memory; those of size 1 don't matter and come first."""
-    return tuple(sorted(range(len(shape)), key=lambda d: (shape[d] != 1, -strides[d] if shape[d] != 1 else d, d)))
-
-
-def copy_dense(target: torch.Tensor, source: torch.Tensor, nbytes: int) -> None:
-    """Copies values into a tensor of the same dtype that nobody else has seen.
-
-    Those that lie alike are copied as bytes where one thread does it, unless they are small: past the caches, since they are
-    read when the bucket is full.
-    """
-    if nbytes >= BYTES_AT_ONCE and torch.get_num_threads() == 1 and _lie_alike(target, source):
-        copy_past_caches(target.data_ptr(), source.data_ptr(), nbytes)
-    else:
-        target.copy_(source)
-
-
-def _lie_alike(target: torch.Tensor, source: torch.Tensor) -> bool:
-    """Whether the source's bytes are the target's: a subclass may have none, and zeros, negations and conjugates others."""
-    return (
-        type(source) is torch.Tensor
-        and source.is_cpu
-        and source.shape == target.shape
-        and source.stride() == target.stride()
-        and not (source.is_neg() or source.is_conj() or source._is_zerotensor())
-    )
 
 
 class Slot:
@@ -105,6 +65,17 @@ class Slot:
                 f"The gradient of {self.name} has the shape {list(gradient.shape)}, but the parameter had {list(self.shape)} when "
                 "its optimizer was wrapped. Wrap a new optimizer after changing the shape of a parameter."
             )
+
+    def strides_of(self, gradient: torch.Tensor) -> tuple[int, ...]:
+        """The gradient's strides; if it has gaps or overlaps, those that autograd would give it."""
+        strides = gradient.stride()
+        if strides == self.strides or strides == dense_strides(gradient):
+            return strides
+        return dense_strides(self.parameter)
+
+    def has_layout(self, strides: tuple[int, ...]) -> bool:
+        """Whether a tensor with these strides lies in memory as the slot does."""
+        return strides == self.strides or is_same_layout(self.shape, strides, self.strides)
 
     def forget_step(self) -> None:
         """Ready for the next step."""
@@ -201,10 +172,20 @@ class Bucket:
             or gradient.data_ptr() != memory.addresses[slot.index]
         )
 
-    def view(self, slot: Slot) -> torch.Tensor:
-        """A tensor over the slot in the current memory."""
+    def view(self, slot: Slot, strides: Sequence[int] | None = None) -> torch.Tensor:
+        """A tensor over the slot in the current memory; ``strides`` of the same layout, else the slot's."""
         assert self.memory is not None
-        return self.memory.view(slot.index, slot.shape, slot.strides)
+        return self.memory.view(slot.index, slot.shape, slot.strides if strides is None else strides)
+
+    def fill_apart(self, slot: Slot, gradient: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+        """For a gradient that lies otherwise than its slot, as after a change of the memory format: it keeps its own memory."""
+        assert self.memory is not None
+        is_own = gradient.stride() == strides and owns_its_bytes(gradient)
+        if not is_own or gradient.untyped_storage().data_ptr() == self.memory.addresses[slot.index]:
+            laid = torch.empty_strided(slot.shape, strides, dtype=gradient.dtype, device=gradient.device)
+            gradient = slot.parameter.grad = laid.copy_(gradient)
+        self.view(slot).copy_(gradient)
+        return gradient
 
     def forget_step(self) -> None:
         """Ready for the next step."""

@@ -15,6 +15,7 @@ from horovod.common.objects import allgather_pickled, broadcast_pickled
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.dtypes import can_be_sent
 from horovod.torch.gather_ops import broadcast_async_
+from horovod.torch.layouts import dense_strides, is_same_layout
 from horovod.torch.pending import handles, require_client, synchronize
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
@@ -81,16 +82,21 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
 class _Hole:
     """Stands for a tensor that is sent by itself."""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
+    def __init__(self, tensor: torch.Tensor, parameter: torch.Tensor) -> None:
         self.shape, self.dtype, self.on_host = tuple(tensor.shape), tensor.dtype, tensor.is_cpu
+        self.strides = dense_strides(tensor)
+        # Then it does so everywhere, even where a rank's parameter has another memory format.
+        self.lies_as_parameter = self.shape == parameter.shape and is_same_layout(
+            self.shape, self.strides, dense_strides(parameter)
+        )
 
     def fill(self, local: Any, parameter: torch.Tensor) -> torch.Tensor:
         """The local tensor if it fits, so that references to it stay good, else a new one."""
         if isinstance(local, torch.Tensor) and local.shape == self.shape and local.dtype == self.dtype:
             return local
-        if self.shape == parameter.shape and (parameter.is_cpu or not self.on_host):
-            return torch.empty_like(parameter, dtype=self.dtype, requires_grad=False)
-        return torch.empty(self.shape, dtype=self.dtype, device="cpu" if self.on_host else parameter.device)
+        strides = dense_strides(parameter) if self.lies_as_parameter else self.strides
+        device = "cpu" if self.on_host else parameter.device
+        return torch.empty_strided(self.shape, strides, dtype=self.dtype, device=device)
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -104,7 +110,7 @@ def _describe(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     for index, parameter in enumerate(_parameters(optimizer)):
         if parameter in optimizer.state:
             entries = optimizer.state[parameter].items()
-            state[index] = {key: _Hole(value) if _is_sent(value) else value for key, value in entries}
+            state[index] = {key: _Hole(value, parameter) if _is_sent(value) else value for key, value in entries}
     return {"options": options, "state": state}
 
 

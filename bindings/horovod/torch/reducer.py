@@ -26,10 +26,11 @@ from horovod.common.process_sets import ProcessSet
 from horovod.common.solo import plain_buffer
 from horovod.common.types import Client, CollectiveKind, ReduceOp, Signature
 from horovod.native import OutOfMemory
-from horovod.torch.buckets import Bucket, Memory, Slot, copy_dense, cut_into_buckets, memory_order
+from horovod.torch.buckets import Bucket, Memory, Slot, cut_into_buckets
 from horovod.torch.compression import Compression
 from horovod.torch.dtypes import wire_form
 from horovod.torch.functions import allgather_object
+from horovod.torch.layouts import copy_dense, lay_as, memory_order
 from horovod.torch.pending import require_client, synchronize, wait_all
 from horovod.torch.reduce_ops import allreduce_async
 from horovod.torch.settings import Settings
@@ -173,12 +174,14 @@ class Reducer:
             memory.presence[slot.index] = 0
             return
         if gradient.layout is not torch.strided:
-            gradient = parameter.grad = gradient.to_dense()
+            gradient = parameter.grad = lay_as(gradient.to_dense(), parameter)
         slot.check_shape(gradient)
         if bucket.dtype is not gradient.dtype or self.settings.compression is not Compression.none:
             self._fill_compressed(slot, bucket, gradient)
-        elif gradient.data_ptr() != memory.addresses[slot.index] or gradient.stride() != slot.strides:
-            view = memory.view(slot.index, slot.shape, slot.strides)
+        elif not slot.has_layout(strides := slot.strides_of(gradient)):
+            gradient = bucket.fill_apart(slot, gradient, strides)
+        elif gradient.data_ptr() != memory.addresses[slot.index] or gradient.stride() != strides:
+            view = bucket.view(slot, strides)
             copy_dense(view, gradient, slot.nbytes)
             if parameter.is_cpu:
                 gradient = parameter.grad = view
@@ -292,7 +295,8 @@ class Reducer:
         elif self._is_nowhere(slot, memory):
             self._unused.note(slot.name)
         else:
-            parameter.grad = bucket.view(slot).to(device=parameter.device, dtype=parameter.dtype)
+            reduced = bucket.view(slot).to(device=parameter.device, dtype=parameter.dtype)
+            parameter.grad = lay_as(reduced, parameter)
 
     def _is_nowhere(self, slot: Slot, memory: Memory) -> bool:
         """Whether no rank had a gradient: only sums of flags tell."""
