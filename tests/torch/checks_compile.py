@@ -88,15 +88,15 @@ def check_steps_that_are_compiled() -> None:
             expect_equal(*_train_with_compiled_steps(make, op), (make, op))
 
 
-def _train_whole_steps(usage: str, compiles: bool) -> torch.nn.Module:
-    """Forward, backward and step in one function."""
+def _train_whole_steps(usage: str, compiles: bool, op: int = hvd.Average) -> torch.nn.Module:
+    """Forward, backward and step in one function; a scaler finds the last rank's gradients infinite in the second one."""
     model = model_of(torch.float32)
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), op=op)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
 
-    def step(x: torch.Tensor) -> None:
+    def step(x: torch.Tensor, factor: torch.Tensor) -> None:
         optimizer.zero_grad()
-        loss = ((model(x) - 1) ** 2).mean()
+        loss = ((model(x) - 1) ** 2).mean() * factor
         if usage == "scaler":
             scaler.scale(loss).backward()
             scaler.step(optimizer)
@@ -113,10 +113,17 @@ def _train_whole_steps(usage: str, compiles: bool) -> torch.nn.Module:
 
     run = torch.compile(step, backend="aot_eager") if compiles else step
     for number in range(4):
-        run(data_of(hvd.rank(), number, torch.float32))
+        is_bad = usage == "scaler" and number == 1 and hvd.rank() == hvd.size() - 1
+        run(data_of(hvd.rank(), number, torch.float32), torch.tensor(float("inf") if is_bad else 1.0))
+    assert all(torch.isfinite(p).all() for p in model.parameters())
+    if usage == "scaler":
+        assert scaler.get_scale() == 4.0
     return model
 
 
 def check_whole_steps_that_are_compiled() -> None:
     for usage in ("plain", "clip", "scaler"):
         expect_equal(_train_whole_steps(usage, True), _train_whole_steps(usage, False), usage)
+    for usage in ("plain", "scaler"):
+        runs = [_train_whole_steps(usage, compiles, hvd.Adasum) for compiles in (True, False)]
+        expect_equal(*runs, ("Adasum", usage))

@@ -16,6 +16,7 @@ CHECKS = (
     "batch_norm",
     "training",
     "adasum",
+    "adasum_training",
     "sampler",
     "elastic",
     "optimizer",
@@ -28,6 +29,7 @@ CHECKS = (
     "pains",
     "numerics",
     "formats",
+    "mixed_precision",
     "refusals",
 )
 MODULES = tuple(f"tests.torch.checks_{name}" for name in CHECKS)

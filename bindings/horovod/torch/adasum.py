@@ -61,10 +61,10 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """As in torch; a GradScaler that finds a gradient that is not finite finds one on all ranks."""
+        """As in torch; a GradScaler that finds a gradient, or one that is not finite, finds one on all ranks."""
         groups: list[dict[str, Any]] = self.__dict__["param_groups"]
         if is_scaler_asking():
-            _agree_on_finite([p for group in groups for p in group["params"]])
+            return _with_others(groups)
         return groups
 
     @param_groups.setter
@@ -109,14 +109,23 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
             parameter.copy_(old + self._compression.decompress(synchronize(handle), context))
 
 
-def _agree_on_finite(parameters: list[torch.Tensor]) -> None:
-    """Where some rank's gradients are not finite, makes one of this rank's so: then all of them skip the step."""
+@torch.compiler.disable
+def _with_others(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The groups with a parameter that stands for the other ranks': its gradient is infinite if one of theirs is not finite.
+
+    Then all ranks skip the step or none does, also a rank that has no gradients, where a scaler refuses to step.
+    """
+    parameters = [parameter for group in groups for parameter in group["params"]]
     gradients = [p.grad for p in parameters if p.grad is not None]
-    bad = torch.tensor(not all(bool(torch.isfinite(_values(g)).all()) for g in gradients))
-    anywhere = synchronize(allreduce_async_(bad.clone(), name="adasum.not_finite", op=int(ReduceOp.MAX)))
-    if anywhere and not bad and gradients:
-        with torch.no_grad():
-            _values(gradients[0]).fill_(float("inf"))
+    is_bad = not all(bool(torch.isfinite(_values(g)).all()) for g in gradients)
+    mine = torch.tensor([is_bad, bool(gradients)])
+    anywhere = synchronize(allreduce_async_(mine, name="adasum.not_finite", op=int(ReduceOp.MAX)))
+    is_bad_somewhere, has_any = anywhere.tolist()
+    if not has_any:
+        return groups
+    others = torch.zeros(1, device=parameters[0].device)
+    others.grad = torch.full_like(others, float("inf") if is_bad_somewhere else 0.0)
+    return [*groups, {"params": [others]}]
 
 
 def _values(gradient: torch.Tensor) -> torch.Tensor:
