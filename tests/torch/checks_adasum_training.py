@@ -35,14 +35,14 @@ def _term(weights: Weights, index: int, rank: int, step: int) -> torch.Tensor:
     return ((weights[index] - torch.from_numpy(of_rank(rank, COUNTS[index], step))) ** 2).sum()
 
 
-def _train_all(make: Callable[[Weights], torch.optim.Optimizer], backward: Backward) -> Weights:
+def _train_all(make: Callable[[Weights], torch.optim.Optimizer], backward: Backward, set_to_none: bool) -> Weights:
     """Plain optimizers of all ranks; NumPy combines what their steps change."""
     everybody = [_weights() for _ in ranks()]
     optimizers = [make(weights) for weights in everybody]
     for step in range(STEPS):
         before = [w.detach().clone() for w in everybody[0]]
         for rank, weights in enumerate(everybody):
-            optimizers[rank].zero_grad()
+            optimizers[rank].zero_grad(set_to_none)
             backward(weights, rank, step)
             optimizers[rank].step()
         for index, old in enumerate(before):
@@ -52,15 +52,15 @@ def _train_all(make: Callable[[Weights], torch.optim.Optimizer], backward: Backw
     return everybody[0]
 
 
-def _expect_alike(backward: Backward) -> None:
+def _expect_alike(backward: Backward, set_to_none: bool = True) -> None:
     for name, make in OPTIMIZERS.items():
         mine = _weights()
         optimizer = hvd.DistributedOptimizer(make(mine), op=hvd.Adasum)
         for step in range(STEPS):
-            optimizer.zero_grad()
+            optimizer.zero_grad(set_to_none)
             backward(mine, hvd.rank(), step)
             optimizer.step()
-        for a, b in zip(mine, _train_all(make, backward), strict=True):
+        for a, b in zip(mine, _train_all(make, backward, set_to_none), strict=True):
             torch.testing.assert_close(a.detach(), b.detach(), atol=1e-10, rtol=1e-10, msg=name)
             everywhere = hvd.allgather(a.detach().unsqueeze(0))
             assert torch.equal(everywhere, everywhere[:1].expand_as(everywhere)), name
@@ -111,6 +111,19 @@ def check_a_rank_without_gradients() -> None:
             torch.stack([_term(weights, index, rank, step) for index in range(len(weights))]).sum().backward()
 
     _expect_alike(backward)
+
+
+def check_parameters_that_are_frozen() -> None:
+    """Torch steps with the zeros that are left, and the momentum of each rank; one rank may freeze what others do not."""
+    for members in (ranks(), range(hvd.size() - 1, hvd.size())):
+
+        def backward(weights: Weights, rank: int, step: int, members: range = members) -> None:
+            weights[1].requires_grad_(rank not in members or step not in (1, 2))
+            terms = [_term(weights, index, rank, step) for index in range(len(weights))]
+            torch.stack(terms).sum().backward()
+
+        for set_to_none in (False, True):
+            _expect_alike(backward, set_to_none)
 
 
 def _scaled(make: Callable[..., torch.optim.Optimizer], usage: str) -> tuple[list[float], torch.nn.Parameter]:

@@ -24,7 +24,7 @@ from horovod.torch.reduce_ops import allreduce_async_
 
 __all__ = ["make_adasum_optimizer"]
 
-_OWN = frozenset({"_compression", "_original", "_parameter_names", "backward_passes_per_step"})
+_OWN = frozenset({"_combined", "_compression", "_original", "_parameter_names", "backward_passes_per_step"})
 
 
 class _DistributedAdasumOptimizer(torch.optim.Optimizer):
@@ -43,6 +43,8 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
         self._original = optimizer
         self._parameter_names = names
         self._compression = compression
+        self._combined: dict[torch.Tensor, None] = {}  # a set of them, in the order in which they came
+        self._find_combined()
         self.backward_passes_per_step = passes
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -51,6 +53,7 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
         plain = copy_wrapped(self, memo, _OWN)
         names = copy.deepcopy(self._parameter_names, memo)
         _DistributedAdasumOptimizer.__init__(other, plain, names, self._compression, self.backward_passes_per_step)
+        other._combined = copy.deepcopy(self._combined, memo)
         return other
 
     def __copy__(self) -> NoReturn:
@@ -90,7 +93,7 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps, then replaces each parameter's change by the combination of all ranks' changes."""
-        parameters = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
+        parameters = self._find_combined()
         note_step(self._original)
         with torch.no_grad():
             before = [parameter.clone() for parameter in parameters]
@@ -98,6 +101,12 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
                 loss = self._wrapped.step(self, closure) if closure is not None else self._wrapped.step(self)
             self._combine(parameters, before)
         return loss
+
+    def _find_combined(self) -> list[torch.Tensor]:
+        """Parameters that need gradients or once did: torch goes on to step with what a frozen one has left."""
+        everything = [parameter for group in self.param_groups for parameter in group["params"]]
+        self._combined.update(dict.fromkeys(p for p in everything if p.requires_grad))
+        return [parameter for parameter in everything if parameter in self._combined]
 
     def _combine(self, parameters: list[torch.Tensor], before: list[torch.Tensor]) -> None:
         started = []
