@@ -196,6 +196,24 @@ def _sparse(indices: torch.Tensor, values: torch.Tensor, shape: Sequence[int], i
     return torch.sparse_coo_tensor(indices, values, shape, check_invariants=False, is_coalesced=is_coalesced)
 
 
+def _refuse_mixed(op: Any, args: Any, kwargs: Any) -> None:
+    """As on a GPU: numbers and indices may be on the host, other tensors may not."""
+    tensors = [value for value in _pytree.tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
+    if any(map(_is_here, tensors)) and any(t.is_cpu and t.dim() for t in tensors) and "index" not in op._opname:
+        raise RuntimeError(f"Expected all tensors to be on the same device, found {NAME} and cpu ({op})")
+
+
+def _with_tensors(op: Any, args: Sequence[Any]) -> list[Any]:
+    """Numbers that torch has taken for tensors, and gives to kernels in Python as numbers, are tensors again."""
+    first = next((value for value in args if isinstance(value, torch.Tensor)), torch.tensor(0))
+    return [
+        torch.tensor(value, dtype=torch.result_type(first, value))
+        if isinstance(value, (bool, int, float, complex)) and isinstance(argument.type, torch.TensorType)
+        else value
+        for value, argument in zip(args, op._schema.arguments, strict=False)
+    ]
+
+
 def _anything_else(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Runs the CPU kernel on aliases; results that are no aliases are moved to the device."""
     known: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -216,8 +234,9 @@ def _anything_else(op: Any, *args: Any, **kwargs: Any) -> Any:
                 return tensor
         return _to_device(value)
 
+    _refuse_mixed(op, args, kwargs)
     args, kwargs = _pytree.tree_map(to_host, (args, kwargs))
-    result = op(*args, **kwargs)
+    result = op(*_with_tensors(op, args), **kwargs)
     for tensor, seen in known:
         if seen.shape != tensor.shape:
             _resize(tensor, seen.shape)

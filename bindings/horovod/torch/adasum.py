@@ -112,7 +112,7 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
 def _agree_on_finite(parameters: list[torch.Tensor]) -> None:
     """Where some rank's gradients are not finite, makes one of this rank's so: then all of them skip the step."""
     gradients = [p.grad for p in parameters if p.grad is not None]
-    bad = torch.tensor(not all(bool(torch.isfinite(_values(g)).all()) for g in gradients))
+    bad = torch.tensor(not all(bool(torch.isfinite(_values(g)).all()) for g in gradients), device="cpu")
     anywhere = synchronize(allreduce_async_(bad.clone(), name="adasum.not_finite", op=int(ReduceOp.MAX)))
     if anywhere and not bad and gradients:
         with torch.no_grad():
