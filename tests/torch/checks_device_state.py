@@ -8,7 +8,8 @@ from typing import Any
 import horovod.torch as hvd
 import pytest
 import torch
-from horovod.torch.elastic import TorchState
+from horovod.torch.elastic import TorchState, handlers
+from torch.utils import _pytree
 
 from tests.torch import standin
 from tests.torch.checks_batch_norm import CHANNELS, batch_of, pair_of, ranks, uneven, with_an_empty_rank
@@ -151,6 +152,12 @@ def check_elastic_state() -> None:
         assert value.device == (DEVICE if value.dim() or value.dtype is torch.int64 else CPU)
 
 
+def _without_tensors_of_a_device(value: Any, **options: Any) -> Any:
+    """They would come to the root's device everywhere, which another rank may not have, or not use."""
+    assert all(leaf.is_cpu for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
+    return hvd.broadcast_object(value, **options)
+
+
 def check_elastic_state_of_lbfgs() -> None:
     """Its history travels as an object, by way of the host."""
     w = torch.nn.Parameter(torch.full((3,), float(hvd.rank() + 1), device=DEVICE))
@@ -163,7 +170,9 @@ def check_elastic_state_of_lbfgs() -> None:
         return loss
 
     optimizer.step(closure)
-    TorchState(optimizer=optimizer).sync()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(handlers, "broadcast_object", _without_tensors_of_a_device)
+        TorchState(optimizer=optimizer).sync()
     direction = optimizer.state[w]["d"]
     assert direction.device == DEVICE
     assert all(torch.equal(direction.cpu(), other) for other in hvd.allgather_object(direction.cpu()))
@@ -253,6 +262,26 @@ def check_batch_norm_under_a_default_device() -> None:
     torch.testing.assert_close(y, joined[before : before + len(y)])
 
 
+def check_devices_without_doubles() -> None:
+    """Such as Apple's: statistics are combined in fp64 all the same."""
+    if DEVICE.type != standin.NAME:
+        return
+    with standin.without_doubles():
+        with pytest.raises(TypeError, match="float64"):
+            torch.ones(2, device=DEVICE).double()
+        _compare(4, uneven, torch.float32, 1e-5)
+        _compare(4, with_an_empty_rank, torch.float32, 1e-5)
+        w, optimizer = _stepped(torch.optim.Adam, DEVICE, hvd.rank())
+        hvd.broadcast_optimizer_state(optimizer, 1)
+        optimizer = hvd.DistributedOptimizer(optimizer, [("w", w)], compression=hvd.Compression.fp16)
+        w.sum().backward()
+        optimizer.step()
+        x = torch.eye(3, device=DEVICE).to_sparse()
+        for _ in range(2):
+            x = hvd.sparse_allreduce_async(x, "without.doubles", hvd.Average)()
+        assert same(x.to_dense(), torch.eye(3))
+
+
 def check_converted_models_stay_where_they_are() -> None:
     model = torch.nn.Sequential(torch.nn.Conv2d(2, CHANNELS, 1), torch.nn.BatchNorm2d(CHANNELS)).to(DEVICE)
     before = list(model.state_dict().values())
@@ -261,7 +290,7 @@ def check_converted_models_stay_where_they_are() -> None:
     out = converted(torch.ones(2, 2, 3, 3, device=DEVICE))
     assert out.device == DEVICE
     with pytest.raises(ValueError, match="more than 1 value per channel"):
-        hvd.SyncBatchNorm(CHANNELS).to(DEVICE)(torch.ones(hvd.rank() == 0, CHANNELS, device=DEVICE))
+        hvd.SyncBatchNorm(CHANNELS).to(DEVICE)(torch.ones(int(hvd.rank() == 0), CHANNELS, device=DEVICE))
 
 
 # ---- the host's side of a device

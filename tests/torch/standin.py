@@ -13,13 +13,14 @@ import ctypes
 import itertools
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.utils import _pytree
 
-__all__ = ["NAME", "missing", "set_up"]
+__all__ = ["NAME", "missing", "set_up", "without_doubles"]
 
 NAME = "standin"
 SIZE = 1 << 30
@@ -81,6 +82,17 @@ class _Memory:
 
 
 _memory: _Memory
+_unknown: set[torch.dtype] = set()
+
+
+@contextmanager
+def without_doubles() -> Iterator[None]:
+    """Inside, the device has no fp64, as with Apple's."""
+    _unknown.update((torch.float64, torch.complex128))
+    try:
+        yield
+    finally:
+        _unknown.clear()
 
 
 def _is_here(value: object) -> bool:
@@ -104,6 +116,8 @@ def _reach(shape: Sequence[int], strides: Sequence[int]) -> int:
 
 
 def _new(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    if dtype in _unknown:
+        raise TypeError(f"The device {NAME} has no {dtype}.")
     flat = _memory.take(_reach(shape, strides) * dtype.itemsize).view(dtype)
     return _on_host_code(torch.ops.aten.as_strided.default, flat, shape, strides)
 
@@ -170,7 +184,9 @@ def _set_whole(tensor: torch.Tensor, storage: Any) -> torch.Tensor:
     return _set(tensor, storage, 0, (storage.nbytes() // tensor.element_size(),), (1,))
 
 
-def _set(tensor: torch.Tensor, storage: Any, offset: int, size: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
+def _set(
+    tensor: torch.Tensor, storage: Any, offset: int, size: Sequence[int], stride: Sequence[int] = ()
+) -> torch.Tensor:
     _on_host_code(torch.ops.aten.set_.source_Storage_storage_offset, tensor, storage, offset, size, stride)
     return tensor
 
