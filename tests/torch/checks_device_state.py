@@ -119,7 +119,7 @@ def check_state_of_a_root_without_a_device() -> None:
 
 def check_rates_that_are_tensors() -> None:
     """They stay where they are, and the same tensors: a captured graph reads them."""
-    w, optimizer = _stepped(torch.optim.Adam, DEVICE, 1, capturable=True)
+    _, optimizer = _stepped(torch.optim.Adam, DEVICE, 1, capturable=True)
     rate = torch.tensor(0.25 * (hvd.rank() + 1), device=DEVICE)
     optimizer.param_groups[0]["lr"] = rate
     hvd.broadcast_optimizer_state(optimizer, 1)

@@ -1,4 +1,4 @@
-"""The device that checks of a rank run on: HVD_TESTS_DEVICE is ``standin`` or ``cuda``."""
+"""The device that checks run on in a rank: HVD_TESTS_DEVICE is ``standin`` or ``cuda``."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ def skip_reason(kind: str) -> str | None:
 
 
 def _device() -> torch.device:
-    if os.environ.get("HVD_TESTS_DEVICE", standin.NAME) == standin.NAME:
+    kind = os.environ.get("HVD_TESTS_DEVICE")
+    if kind is None:
+        return torch.device("meta")  # no rank: the checks are only counted
+    if kind == standin.NAME:
         return standin.set_up()
+    os.environ["NVIDIA_TF32_OVERRIDE"] = "0"  # read by CUDA's libraries when they are loaded
     index = hvd.local_rank() % torch.cuda.device_count()
     torch.cuda.set_device(index)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     return torch.device("cuda", index)
 
 

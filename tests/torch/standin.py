@@ -38,7 +38,7 @@ def missing() -> str | None:
 class _DLTensor(ctypes.Structure):
     """A tensor of bytes in DLPack's form, as torch takes it from others."""
 
-    _fields_ = [  # noqa: RUF012  (ctypes reads it)
+    _fields_ = [
         ("data", ctypes.c_void_p), ("device_type", ctypes.c_int), ("device_id", ctypes.c_int), ("ndim", ctypes.c_int),
         ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16), ("shape", ctypes.c_void_p),
         ("strides", ctypes.c_void_p), ("byte_offset", ctypes.c_uint64), ("context", ctypes.c_void_p),
@@ -265,9 +265,7 @@ def _convolution(*args: Any) -> Any:
 
 
 def _convolution_backward(grad: Any, source: Any, weight: Any, *args: Any) -> Any:
-    return _anything_else(
-        torch.ops.aten.convolution_backward.default, grad, source, weight, [grad.shape[1]], *args
-    )
+    return _anything_else(torch.ops.aten.convolution_backward.default, grad, source, weight, [grad.shape[1]], *args)
 
 
 _libraries: list[Any] = []

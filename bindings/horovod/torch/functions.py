@@ -132,7 +132,9 @@ def _describe(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     for index, parameter in enumerate(_parameters(optimizer)):
         if parameter in optimizer.state:
             entries = optimizer.state[parameter].items()
-            state[index] = {key: _Hole(value, parameter) if _is_sent(value) else _packed(value) for key, value in entries}
+            state[index] = {
+                key: _Hole(value, parameter) if _is_sent(value) else _packed(value) for key, value in entries
+            }
     return {"options": options, "state": state}
 
 

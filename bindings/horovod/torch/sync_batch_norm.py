@@ -60,7 +60,9 @@ def _local_statistics(tensor: torch.Tensor) -> torch.Tensor:
     count = tensor.numel() // channels if channels else 0
     if not count:
         return torch.zeros(2 * channels + 1, dtype=torch.float64, device="cpu")
-    variance, mean = torch.stack(torch.var_mean(tensor.to(_exact(tensor)), _dimensions(tensor), correction=0)).cpu().double()
+    variance, mean = (
+        torch.stack(torch.var_mean(tensor.to(_exact(tensor)), _dimensions(tensor), correction=0)).cpu().double()
+    )
     return torch.cat([mean, variance * count, mean.new_tensor([count])])
 
 
