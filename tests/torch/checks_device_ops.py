@@ -233,6 +233,23 @@ def check_sparse_tensors() -> None:
                 assert same(got.to_dense(), wanted.to_dense()), (dtype, turn, op)
 
 
+def check_inference_tensors() -> None:
+    """Written in place outside inference mode, as those of the host are; strided ones there, too."""
+    for device in (DEVICE, CPU):
+        with torch.inference_mode():
+            x, y = (mine(hvd.rank(), (4, 6)).to(device, copy=True) for _ in range(2))
+            rows = y[:, ::2]
+        for work, wanted in (
+            (lambda t: hvd.allreduce_(t, op=hvd.Sum), total),
+            (lambda t: hvd.grouped_allreduce_([t], op=hvd.Sum)[0], lambda shape: hvd.size() * total(shape)),
+            (lambda t: hvd.broadcast_(t, 1), lambda shape: hvd.size() * total(shape)),
+        ):
+            for tensor in (x, rows):
+                work(tensor)
+            assert torch.equal(x.cpu(), wanted((4, 6)))
+            assert torch.equal(rows.cpu(), wanted((4, 6))[:, ::2])
+
+
 def check_join() -> None:
     if hvd.rank():
         x = here(hvd.rank(), (5,))

@@ -7,6 +7,7 @@ on all ranks.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -161,6 +162,36 @@ def check_kept_gradients() -> None:
             assert all(p.grad is kept for p, kept in zip(model.parameters(), before, strict=True))
 
     both(sgd, step_of)
+
+
+def check_recorded_backward_passes() -> None:
+    """With ``create_graph=True`` gradients are part of a graph, which stays what it is; what is reduced is no part of it."""
+    for compression in (hvd.Compression.none, hvd.Compression.bf16):
+        for device in (DEVICE, CPU):
+            w = torch.nn.Parameter(torch.full((3,), 2.0, device=device))
+            optimizer = hvd.DistributedOptimizer(torch.optim.SGD([w], lr=0.5), [("w", w)], compression, op=hvd.Sum)
+            for _ in range(2):
+                optimizer.zero_grad()
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # torch's: such gradients may refer to themselves
+                    (w**3).sum().backward(create_graph=True)
+                recorded = w.grad
+                optimizer.synchronize()
+                assert w.grad is not None
+                assert recorded is not None
+                assert not w.grad.requires_grad
+                assert w.grad.device == device
+                assert w.grad.tolist() == [hvd.size() * 3 * w.tolist()[0] ** 2] * 3
+                (second,) = (
+                    torch.autograd.grad((w.detach().clone() * recorded).sum(), w)
+                    if recorded.requires_grad
+                    else (6 * w.detach() ** 2,)
+                )
+                assert second.tolist() == [6 * w.tolist()[0] ** 2] * 3
+                with optimizer.skip_synchronize():
+                    optimizer.step()
+                with torch.no_grad():
+                    w.fill_(2.0)
 
 
 def check_channels_last() -> None:

@@ -5,6 +5,9 @@ reserved and never readable: whoever reads them, in Python or in the engine, end
 The same memory is mapped a second time, elsewhere and readable; every kernel works there, on aliases on the host, through
 torch's own CPU kernels, so results have the same bits.  Views are torch's own and share storage and version counters, and
 backward passes run on a thread of the device.  New memory is full of ones (NaN), and is never used again.
+
+What differs from a GPU: kernels are done when they return, and an exception that a hook raises on the device's thread ends
+the process (torch's guard for such devices can't switch streams while one is on its way).
 """
 
 from __future__ import annotations
@@ -102,7 +105,7 @@ def _is_here(value: object) -> bool:
 def alias(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor's memory as kernels see it."""
     item = tensor.element_size()
-    flat = torch.empty(0, dtype=tensor.dtype)
+    flat = torch.empty(0, dtype=tensor.dtype, device="cpu")
     offset = _memory.offset(tensor) // item + tensor.storage_offset()
     flat.set_(_memory.storage, offset, tensor.size(), tensor.stride())  # type: ignore[call-overload]
     torch._C._set_conj(flat, tensor.is_conj())  # type: ignore[attr-defined]
@@ -196,7 +199,11 @@ def _to_host(tensor: torch.Tensor) -> torch.Tensor:
         parts = alias(tensor._indices()), alias(tensor._values())
         return _sparse(*parts, tensor.shape, tensor.is_coalesced())
     # What has no elements may be the place of a result, which gets its size from the kernel.
-    return alias(tensor) if tensor.numel() else torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    return (
+        alias(tensor)
+        if tensor.numel()
+        else torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+    )
 
 
 def _to_device(tensor: torch.Tensor) -> torch.Tensor:
@@ -221,9 +228,9 @@ def _refuse_mixed(op: Any, args: Any, kwargs: Any) -> None:
 
 def _with_tensors(op: Any, args: Sequence[Any]) -> list[Any]:
     """Numbers that torch has taken for tensors, and gives to kernels in Python as numbers, are tensors again."""
-    first = next((value for value in args if isinstance(value, torch.Tensor)), torch.tensor(0))
+    first = next((value for value in args if isinstance(value, torch.Tensor)), torch.tensor(0, device="cpu"))
     return [
-        torch.tensor(value, dtype=torch.result_type(first, value))
+        torch.tensor(value, dtype=torch.result_type(first, value), device="cpu")
         if isinstance(value, (bool, int, float, complex)) and isinstance(argument.type, torch.TensorType)
         else value
         for value, argument in zip(args, op._schema.arguments, strict=False)
@@ -254,7 +261,10 @@ def _anything_else(op: Any, *args: Any, **kwargs: Any) -> Any:
     args, kwargs = _pytree.tree_map(to_host, (args, kwargs))
     result = op(*_with_tensors(op, args), **kwargs)
     for tensor, seen in known:
-        if seen.shape != tensor.shape:
+        if tensor.layout is torch.sparse_coo:
+            if op._schema.is_mutable and result is seen:
+                _on_host_code(torch.ops.aten.copy_sparse_to_sparse_.default, tensor, _to_device(seen), sparse=True)
+        elif seen.shape != tensor.shape:
             _resize(tensor, seen.shape)
             alias(tensor).copy_(seen)
     return _pytree.tree_map(to_device, result)

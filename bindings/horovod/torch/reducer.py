@@ -284,12 +284,15 @@ class Reducer:
             self._unused.note(slot.name)
 
     def _copy_out(self, slot: Slot, bucket: Bucket) -> None:
-        """Where the gradient does not live in its slot: compressed, on another device, or missing on this rank."""
+        """Where the gradient does not live in its slot: compressed, on another device, or missing on this rank.
+
+        A gradient that is part of a graph (``create_graph=True``) stays what it is.
+        """
         parameter, memory = slot.parameter, bucket.memory
         assert memory is not None
-        if parameter.grad is not None:
+        if parameter.grad is not None and not parameter.grad.requires_grad:
             parameter.grad.copy_(bucket.view(slot))
-        elif self._is_nowhere(slot, memory):
+        elif parameter.grad is None and self._is_nowhere(slot, memory):
             self._unused.note(slot.name)
         else:
             parameter.grad = bucket.view(slot).to(device=parameter.device, dtype=parameter.dtype)

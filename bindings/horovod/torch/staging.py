@@ -104,7 +104,7 @@ def buffer_of(source: torch.Tensor, target: torch.Tensor) -> Buffer:
 
 def copy_out(target: torch.Tensor, buffer: torch.Tensor) -> None:
     """Writes what has come into what the user sees."""
-    with torch.no_grad():
+    with torch.inference_mode() if target.is_inference() else torch.no_grad():
         target.copy_(buffer)
     if target.is_cuda:  # made when the operation was started, perhaps on another stream than it is used on now
         target.record_stream(torch.cuda.current_stream(target.device))
