@@ -79,9 +79,12 @@ def _run_on_hosts(slots: Slots, arguments: list[str], variables: dict[str, str])
 
 
 @functools.cache
-def outcomes(slots: Slots, modules: tuple[str, ...], warnings: str = "error::UserWarning") -> list[str]:
+def outcomes(
+    slots: Slots, modules: tuple[str, ...], warnings: str = "error::UserWarning", device: str = ""
+) -> list[str]:
     """The output of each rank."""
-    return run_modules(slots, ["tests.torch.harness", *modules], {"PYTHONWARNINGS": warnings})
+    variables = {"PYTHONWARNINGS": warnings, **({"HVD_TESTS_DEVICE": device} if device else {})}
+    return run_modules(slots, ["tests.torch.harness", *modules], variables)
 
 
 def run_modules(slots: Slots, arguments: list[str], variables: dict[str, str]) -> list[str]:
@@ -93,9 +96,11 @@ def run_modules(slots: Slots, arguments: list[str], variables: dict[str, str]) -
     return _split_by_rank(text, sum(slots))
 
 
-def expect_passed(slots: Slots, modules: tuple[str, ...], label: str, warnings: str = "error::UserWarning") -> None:
+def expect_passed(
+    slots: Slots, modules: tuple[str, ...], label: str, warnings: str = "error::UserWarning", device: str = ""
+) -> None:
     """Fails unless the check ``module.name`` passed on every rank of a job that runs these modules."""
-    for rank, output in enumerate(outcomes(slots, modules, warnings)):
+    for rank, output in enumerate(outcomes(slots, modules, warnings, device)):
         if f"PASSED {label}\n" not in output:
             position = output.find(f"FAILED {label}\n")
             said = output[position:][:4000] if position >= 0 else output[-4000:]

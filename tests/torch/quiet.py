@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import horovod.torch as hvd
@@ -57,7 +58,11 @@ def _umask() -> int:
 
 def tasks() -> dict[int, str]:
     """Threads of this process, native ones too, by id."""
-    return {int(task.name): (task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()}
+    found = {}
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
+            found[int(task.name)] = (task / "comm").read_text().strip()
+    return found
 
 
 def work_done(task: int) -> tuple[int, int]:

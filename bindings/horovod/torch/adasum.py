@@ -127,7 +127,7 @@ def _with_others(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     parameters = [parameter for group in groups for parameter in group["params"]]
     gradients = [p.grad for p in parameters if p.grad is not None]
     is_bad = not all(bool(torch.isfinite(_values(g)).all()) for g in gradients)
-    mine = torch.tensor([is_bad, bool(gradients)])
+    mine = torch.tensor([is_bad, bool(gradients)], device="cpu")
     anywhere = synchronize(allreduce_async_(mine, name="adasum.not_finite", op=int(ReduceOp.MAX)))
     is_bad_somewhere, has_any = anywhere.tolist()
     if not has_any:

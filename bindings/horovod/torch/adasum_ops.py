@@ -16,7 +16,7 @@ from horovod.common.process_sets import ProcessSet
 from horovod.common.types import CollectiveKind, PullOp, ReduceOp
 from horovod.torch.pending import PulledEntry, require_client
 from horovod.torch.signatures import make_signature
-from horovod.torch.staging import Target, pending_copies, wire_copy
+from horovod.torch.staging import Target, copy_out, pending_copies, wire_copy
 
 __all__ = ["combine_over_hosts", "spans_hosts"]
 
@@ -53,9 +53,8 @@ def combine_over_hosts(
     def read(done: Sequence[PullOp]) -> Any:
         for op, (_, buffer) in zip(done, targets, strict=True):
             op.reduce(0, buffer.data_ptr(), buffer.nbytes)
-        with torch.no_grad():
-            for target, buffer in pending_copies(targets):
-                target.copy_(buffer)
+        for target, buffer in pending_copies(targets):
+            copy_out(target, buffer)
         results = tuple(target for target, _ in targets)
         return results if group else results[0]
 

@@ -118,7 +118,7 @@ class Memory:
         """A new tensor over a slot: not a view in autograd's sense, its storage is the slot and nothing else."""
         piece = self._pieces[index]
         if not len(piece):
-            return torch.empty(tuple(shape), dtype=self._dtype)
+            return torch.empty(tuple(shape), dtype=self._dtype, device="cpu")
         flat = torch.frombuffer(piece, dtype=self._dtype)
         return flat if len(shape) == 1 else flat.as_strided_(shape, strides)
 

@@ -80,7 +80,7 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
 
 
 class _Hole:
-    """Stands for a tensor that is sent by itself."""
+    """Stands for a tensor that is sent by itself; it goes to the host or beside its parameter, as on the root."""
 
     def __init__(self, tensor: torch.Tensor, parameter: torch.Tensor) -> None:
         self.shape, self.dtype, self.on_host = tuple(tensor.shape), tensor.dtype, tensor.is_cpu
@@ -89,14 +89,41 @@ class _Hole:
         self.lies_as_parameter = self.shape == parameter.shape and is_same_layout(
             self.shape, self.strides, dense_strides(parameter)
         )
+        # Where the root's parameter is on the host too, only a shape tells what belongs beside it.
+        self.is_told = not parameter.is_cpu
 
     def fill(self, local: Any, parameter: torch.Tensor) -> torch.Tensor:
         """The local tensor if it fits, so that references to it stay good, else a new one."""
+        device = torch.device("cpu") if self._belongs_on_host(parameter) else parameter.device
         if isinstance(local, torch.Tensor) and local.shape == self.shape and local.dtype == self.dtype:
-            return local
+            return local if local.device == device or not self.is_told else torch.empty_like(local, device=device)
         strides = dense_strides(parameter) if self.lies_as_parameter else self.strides
-        device = "cpu" if self.on_host else parameter.device
         return torch.empty_strided(self.shape, strides, dtype=self.dtype, device=device)
+
+    def _belongs_on_host(self, parameter: torch.Tensor) -> bool:
+        return self.on_host and (self.is_told or self.shape != parameter.shape)
+
+
+class _Copied:
+    """A tensor that is sent inside an object, by way of the host: ranks have devices of their own."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.values, self.on_host = tensor.detach().cpu(), tensor.is_cpu
+
+    def unpack(self, local: Any, parameter: torch.Tensor | None) -> torch.Tensor:
+        """The local tensor with these values if it fits, so that references to it stay good, else another one."""
+        if isinstance(local, torch.Tensor) and local.shape == self.values.shape and local.dtype == self.values.dtype:
+            with torch.no_grad():
+                return local.copy_(self.values)
+        return self.values if self.on_host or parameter is None else self.values.to(parameter.device)
+
+
+def _packed(value: Any) -> Any:
+    return _Copied(value) if isinstance(value, torch.Tensor) else value
+
+
+def _unpacked(value: Any, local: Any, parameter: torch.Tensor | None) -> Any:
+    return value.unpack(local, parameter) if isinstance(value, _Copied) else value
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -105,12 +132,14 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 def _describe(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Everything but the parameters and the dense tensors of the state."""
-    options = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+    options = [{k: _packed(v) for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
     state = {}
     for index, parameter in enumerate(_parameters(optimizer)):
         if parameter in optimizer.state:
             entries = optimizer.state[parameter].items()
-            state[index] = {key: _Hole(value, parameter) if _is_sent(value) else value for key, value in entries}
+            state[index] = {
+                key: _Hole(value, parameter) if _is_sent(value) else _packed(value) for key, value in entries
+            }
     return {"options": options, "state": state}
 
 
@@ -123,7 +152,8 @@ def _adopt(optimizer: torch.optim.Optimizer, description: dict[str, Any]) -> Non
     for group, options in zip(optimizer.param_groups, description["options"], strict=True):
         for key in [key for key in group if key != "params" and key not in options]:
             del group[key]
-        group.update(options)
+        beside = next(iter(group["params"]), None)
+        group.update({key: _unpacked(value, group.get(key), beside) for key, value in options.items()})
     for index, parameter in enumerate(_parameters(optimizer)):
         wanted = description["state"].get(index)
         if wanted is None:
@@ -131,7 +161,9 @@ def _adopt(optimizer: torch.optim.Optimizer, description: dict[str, Any]) -> Non
             continue
         local = optimizer.state[parameter]
         filled = {
-            key: value.fill(local.get(key), parameter) if isinstance(value, _Hole) else value
+            key: value.fill(local.get(key), parameter)
+            if isinstance(value, _Hole)
+            else _unpacked(value, local.get(key), parameter)
             for key, value in wanted.items()
         }
         local.clear()

@@ -20,7 +20,7 @@ from horovod.torch.dtypes import engine_dtype
 from horovod.torch.pending import PulledEntry, handles, increment_version, require_client, start, synchronize
 from horovod.torch.reduce_ops import allreduce, grouped_allreduce
 from horovod.torch.signatures import by_dtype, check_tensor, check_tensors, make_signature, part_name
-from horovod.torch.staging import in_place_target, new_like, wire_copy
+from horovod.torch.staging import copy_out, in_place_target, new_like, wire_copy
 
 __all__ = [
     "Gathered",
@@ -86,7 +86,7 @@ def _read_gathered(op: PullOp, inputs: Sequence[torch.Tensor], members: int) -> 
     outputs, copies, offsets = [], [], [0] * members
     for index, tensor in enumerate(inputs):
         total = sum(counts[index] for counts in rows)
-        output = torch.empty((total, *tensor.shape[1:]), dtype=tensor.dtype)
+        output = torch.empty((total, *tensor.shape[1:]), dtype=tensor.dtype, device="cpu")
         address, row_bytes = output.data_ptr(), _row_bytes(tensor)
         for member in range(members):
             nbytes = rows[member][index] * row_bytes
@@ -262,9 +262,9 @@ def _start_broadcast(
     root_rank = check_root(root_rank, ranks, what)
     signature = make_signature(CollectiveKind.BROADCAST, name, tensor.dtype, [tensor.shape], set_id, root=root_rank)
     target, buffer = in_place_target(tensor, what) if in_place else new_like(tensor)
-    source = wire_copy(tensor)
     is_root = client.rank == root_rank
-    pieces = [(source.data_ptr(), source.nbytes)] if is_root else []
+    source = wire_copy(tensor) if is_root else None
+    pieces = [] if source is None else [(source.data_ptr(), source.nbytes)]
     op = client.gather(signature, pieces, (), keep=source, name=automatic_name("broadcast", name, handle))
     root = ranks.index(root_rank)
 
@@ -274,8 +274,7 @@ def _start_broadcast(
         if buffer.nbytes:
             ops[0].copy([(root, 0, buffer.data_ptr(), buffer.nbytes)])
         if buffer is not target:
-            with torch.no_grad():
-                target.copy_(buffer)
+            copy_out(target, buffer)
         return target
 
     if in_place:
@@ -347,7 +346,7 @@ def _read_exchanged(op: PullOp, tensor: torch.Tensor, members: int, me: int) -> 
     """Takes from each member the rows that it has for this one."""
     splits = [op.meta(member) for member in range(members)]
     received = [counts[me] for counts in splits]
-    output = torch.empty((sum(received), *tensor.shape[1:]), dtype=tensor.dtype)
+    output = torch.empty((sum(received), *tensor.shape[1:]), dtype=tensor.dtype, device="cpu")
     address, row_bytes, copies = output.data_ptr(), _row_bytes(tensor), []
     for member in range(members):
         nbytes = received[member] * row_bytes

@@ -154,7 +154,7 @@ def join(device: int = -1) -> int:
 
 def _count_alike(handle: int) -> None:
     """Ranks made different numbers of calls while some had joined: from here on their automatic names are the same."""
-    highest = torch.tensor([handle])
+    highest = torch.tensor([handle], device="cpu")
     signature = make_signature(
         CollectiveKind.ALLREDUCE, "join.handles", highest.dtype, [highest.shape], 0, op=ReduceOp.MAX
     )

@@ -16,6 +16,7 @@ from horovod.common.calls import wait_all
 from horovod.common.exceptions import HorovodInternalError, NotInitializedError, UsageError
 from horovod.common.handles import HandleTable
 from horovod.common.types import Client, Op, PullOp
+from horovod.torch.staging import copy_out
 
 __all__ = [
     "Entry",
@@ -76,9 +77,8 @@ class ReducedEntry:
 
     def finish(self) -> Any:
         wait_all(self._ops)
-        with torch.no_grad():
-            for target, buffer in self._copies:
-                target.copy_(buffer)
+        for target, buffer in self._copies:
+            copy_out(target, buffer)
         return self._result
 
 

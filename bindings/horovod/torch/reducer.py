@@ -202,7 +202,7 @@ class Reducer:
         if gradient is None:
             gradient = torch.sparse_coo_tensor(
                 torch.empty((1, 0), dtype=torch.int64), parameter.new_empty((0, *parameter.shape[1:])),
-                parameter.shape, check_invariants=False,
+                parameter.shape, device=parameter.device, check_invariants=False,
             )  # fmt: skip
         elif gradient.layout is not torch.sparse_coo:
             gradient = gradient.to_sparse(1)
@@ -287,12 +287,15 @@ class Reducer:
             self._unused.note(slot.name)
 
     def _copy_out(self, slot: Slot, bucket: Bucket) -> None:
-        """Where the gradient does not live in its slot: compressed, on another device, or missing on this rank."""
+        """Where the gradient does not live in its slot: compressed, on another device, or missing on this rank.
+
+        A gradient that is part of a graph (``create_graph=True``) stays what it is.
+        """
         parameter, memory = slot.parameter, bucket.memory
         assert memory is not None
-        if parameter.grad is not None:
+        if parameter.grad is not None and not parameter.grad.requires_grad:
             parameter.grad.copy_(bucket.view(slot))
-        elif self._is_nowhere(slot, memory):
+        elif parameter.grad is None and self._is_nowhere(slot, memory):
             self._unused.note(slot.name)
         else:
             reduced = bucket.view(slot).to(device=parameter.device, dtype=parameter.dtype)
@@ -324,9 +327,9 @@ class Reducer:
         lines = [slot.describe() for slot in new]
         digest = hashlib.sha256("\n".join(lines).encode()).digest()
         words = [int.from_bytes(digest[i : i + 5], "little") for i in range(0, 30, 5)]
-        mine = torch.tensor([1, *words], dtype=torch.int64)
+        mine = torch.tensor([1, *words], dtype=torch.int64, device="cpu")
         total = synchronize(allreduce_async(mine, name=f"{name}.digest", op=int(ReduceOp.SUM), process_set=self._set))
-        everywhere = torch.tensor([1, torch.equal(mine * total[0], total)], dtype=torch.int64)
+        everywhere = torch.tensor([1, torch.equal(mine * total[0], total)], dtype=torch.int64, device="cpu")
         votes = synchronize(
             allreduce_async(everywhere, name=f"{name}.votes", op=int(ReduceOp.SUM), process_set=self._set)
         )
@@ -344,12 +347,12 @@ class Reducer:
         def is_sparse(gradient: torch.Tensor | None) -> bool:
             return gradient is not None and gradient.layout is not torch.strided
 
-        flags = torch.tensor([is_sparse(slot.parameter.grad) for slot in new], dtype=torch.int32)
+        flags = torch.tensor([is_sparse(slot.parameter.grad) for slot in new], dtype=torch.int32, device="cpu")
         handle = allreduce_async(flags, name=f"{name}.sparse", op=int(ReduceOp.SUM), process_set=self._set)
         return [bool(flag) for flag in synchronize(handle).tolist()]
 
     def _wire_dtype(self, slot: Slot) -> torch.dtype:
-        probe = torch.zeros(1, dtype=slot.parameter.dtype)
+        probe = torch.zeros(1, dtype=slot.parameter.dtype, device="cpu")
         return self.settings.compression.compress(probe)[0].dtype
 
     def _runs(self, slots: Sequence[Slot]) -> list[list[Slot]]:

@@ -47,7 +47,7 @@ def _read_scattered(op: PullOp, inputs: Sequence[torch.Tensor], members: int, me
     for tensor in inputs:
         first, count = rows_of(len(tensor), members, me)
         row_bytes = int(torch.Size(tensor.shape[1:]).numel()) * tensor.element_size()
-        output = torch.empty((count, *tensor.shape[1:]), dtype=tensor.dtype)
+        output = torch.empty((count, *tensor.shape[1:]), dtype=tensor.dtype, device="cpu")
         if output.nbytes:
             op.reduce(offset + first * row_bytes, output.data_ptr(), output.nbytes)
         offset += tensor.nbytes
@@ -140,7 +140,7 @@ class _Reducescatter(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         gathered = grouped_allgather(grads, process_set=ctx.group)
         if any(len(grad) != rows for grad, rows in zip(gathered, ctx.rows, strict=True)):
-            present = allgather(torch.tensor([ctx.group.rank()]), process_set=ctx.group).tolist()
+            present = allgather(torch.tensor([ctx.group.rank()], device="cpu"), process_set=ctx.group).tolist()
             gathered = tuple(
                 _without_absent(grad, rows, present, ctx.group.size())
                 for grad, rows in zip(gathered, ctx.rows, strict=True)

@@ -5,6 +5,8 @@ than the density limit allows is reduced as a dense tensor from the next call on
 had, and comes back as a sparse one all the same.  The way back is open: when so few rows are left that even all ranks
 having all of them would stay below the limit, the name is gathered again.  Every rank decides by the same numbers, those of
 the result, so nothing is asked.  Whatever lets ranks miss results (a new epoch, a join) makes all of them start anew.
+
+Indices are on the host until the end, whatever device the values are on: rows are counted and compared there.
 """
 
 from __future__ import annotations
@@ -78,7 +80,7 @@ def _coalesced(tensor: torch.Tensor) -> torch.Tensor:
 def _gather(tensor: torch.Tensor, name: str | None, op: int, process_set: ProcessSet) -> Callable[[], torch.Tensor]:
     """Each rank's indices come behind its shape: ranks with different shapes would add up what does not belong together."""
     shape = tensor.shape[: tensor.sparse_dim()]
-    rows = torch.cat([torch.tensor([shape], dtype=torch.int64), tensor._indices().transpose(0, 1)])
+    rows = torch.cat([torch.tensor([shape], dtype=torch.int64, device="cpu"), tensor._indices().cpu().transpose(0, 1)])
     indices, _ = start_gather(rows, f"{name}.indices" if name else None, process_set)
     values, _ = start_gather(tensor._values(), f"{name}.values" if name else None, process_set)
 
@@ -89,7 +91,9 @@ def _gather(tensor: torch.Tensor, name: str | None, op: int, process_set: Proces
             _dense.add((set_id_of(process_set), str(name)))
         if op == ReduceOp.AVERAGE:
             gathered = _divided(gathered, process_set.size() or 1)
-        return torch.sparse_coo_tensor(where.transpose(0, 1), gathered, tensor.shape, check_invariants=False)
+        return torch.sparse_coo_tensor(
+            where.transpose(0, 1), gathered, tensor.shape, device=gathered.device, check_invariants=False
+        )
 
     return finish
 
@@ -104,7 +108,7 @@ def _divided(values: torch.Tensor, size: int) -> torch.Tensor:
 def _without_shapes(gathered: Gathered, shape: torch.Size, name: str | None, process_set: ProcessSet) -> torch.Tensor:
     """The indices alone; MismatchError on all ranks when their tensors have different shapes."""
     rows = gathered.tensors[0]
-    counts = torch.tensor([of_rank[0] for of_rank in gathered.rows])
+    counts = torch.tensor([of_rank[0] for of_rank in gathered.rows], device="cpu")
     starts = (counts.cumsum(0) - counts)[counts > 0]  # a rank that has joined has sent nothing
     if len(starts) and not bool((rows[starts] == rows[starts[0]]).all()):
         ranks = require_client().process_sets()[set_id_of(process_set)]
@@ -114,7 +118,7 @@ def _without_shapes(gathered: Gathered, shape: torch.Size, name: str | None, pro
             f"Mismatched ALLREDUCE of sparse tensors {name or 'without a name'}: their sparse dimensions are {sides}. All "
             "ranks must give tensors of the same shape."
         )
-    kept = torch.ones(len(rows), dtype=torch.bool)
+    kept = torch.ones(len(rows), dtype=torch.bool, device="cpu")
     kept[starts] = False
     return rows[kept]
 
@@ -123,11 +127,11 @@ def _without_shapes(gathered: Gathered, shape: torch.Size, name: str | None, pro
 
 
 def _reduce_densely(tensor: torch.Tensor, name: str, op: int, process_set: ProcessSet) -> Callable[[], torch.Tensor]:
-    shape, indices, values = tensor.shape[: tensor.sparse_dim()], tensor._indices(), tensor._values()
+    shape, indices, values = tensor.shape[: tensor.sparse_dim()], tensor._indices().cpu(), tensor._values()
     rows, steps = math.prod(shape), _steps(shape)
     mine = (indices * steps).sum(0)
-    dense = values.new_zeros((rows, *values.shape[1:])).index_copy_(0, mine, values)
-    flags = torch.zeros(rows, dtype=torch.uint8).index_fill_(0, mine, 1)
+    dense = values.new_zeros((rows, *values.shape[1:])).index_copy_(0, mine.to(values.device), values)
+    flags = torch.zeros(rows, dtype=torch.uint8, device="cpu").index_fill_(0, mine, 1)
     sums = allreduce_async_(dense, name=f"{name}.dense", op=op, process_set=process_set)
     found = allreduce_async_(flags, name=f"{name}.rows", op=int(ReduceOp.MAX), process_set=process_set)
 
@@ -136,14 +140,16 @@ def _reduce_densely(tensor: torch.Tensor, name: str, op: int, process_set: Proce
         where = synchronize(found).nonzero().flatten()
         if len(where) * (process_set.size() or 1) <= config.sparse_density_limit() * rows:
             _dense.discard((set_id_of(process_set), name))
+        places = where // steps % torch.tensor(shape, dtype=torch.int64, device="cpu").unsqueeze(1)
+        device = reduced.device
         return torch.sparse_coo_tensor(
-            where // steps % torch.tensor(shape, dtype=torch.int64).unsqueeze(1), reduced[where], tensor.shape,
-            check_invariants=False, is_coalesced=True,
-        )  # fmt: skip
+            places, reduced[where.to(device)], tensor.shape, device=device, check_invariants=False, is_coalesced=True
+        )
 
     return finish
 
 
 def _steps(shape: torch.Size) -> torch.Tensor:
     """By how much an index of each sparse dimension moves on in the row of all places; a column."""
-    return torch.tensor([math.prod(shape[dim + 1 :]) for dim in range(len(shape))], dtype=torch.int64).unsqueeze(1)
+    steps = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
+    return torch.tensor(steps, dtype=torch.int64, device="cpu").unsqueeze(1)

@@ -2,6 +2,10 @@
 
 Raw memory is never sent: ranks may hold the same values with different strides.  A tensor that is not contiguous, or
 not in host memory, is copied on the way in and on the way out; an in-place operation writes only the view that it got.
+
+Copies between a device and the host are waited for, on the current stream of whoever asks: so they come after the
+kernels that made the values, and before those that use the result.  What is made here says that it is on the host: programs
+may have another default device.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ __all__ = [
     "Target",
     "buffer_of",
     "check_apart",
+    "copy_out",
     "in_place_target",
     "is_direct",
     "is_direct_real",
@@ -51,7 +56,7 @@ def new_like(tensor: torch.Tensor) -> Target:
     result = torch.empty_like(tensor, requires_grad=False)
     if is_direct(result):
         return result, result
-    return result, torch.empty(tensor.shape, dtype=tensor.dtype)
+    return result, torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
 
 
 def _check_writable(tensor: torch.Tensor, what: str) -> None:
@@ -76,9 +81,9 @@ def _overlaps_itself(tensor: torch.Tensor) -> bool:
         reach += stride * (size - 1)
     else:
         return False
-    places = torch.zeros((), dtype=torch.int64)
+    places = torch.zeros((), dtype=torch.int64, device="cpu")
     for stride, size in dims:
-        places = (places.unsqueeze(-1) + torch.arange(size) * stride).flatten()
+        places = (places.unsqueeze(-1) + torch.arange(size, device="cpu") * stride).flatten()
     return len(places.unique()) < len(places)
 
 
@@ -95,12 +100,20 @@ def in_place_target(tensor: torch.Tensor, what: str) -> Target:
     if is_direct(tensor):
         return tensor, tensor
     _check_writable(tensor, what)
-    return tensor, torch.empty(tensor.shape, dtype=tensor.dtype)
+    return tensor, torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
 
 
 def buffer_of(source: torch.Tensor, target: torch.Tensor) -> Buffer:
     """Addresses for the engine."""
     return source.data_ptr(), target.data_ptr(), source.nbytes
+
+
+def copy_out(target: torch.Tensor, buffer: torch.Tensor) -> None:
+    """Writes what has come into what the user sees."""
+    with torch.inference_mode() if target.is_inference() else torch.no_grad():
+        target.copy_(buffer)
+    if target.is_cuda:  # made when the operation was started, perhaps on another stream than it is used on now
+        target.record_stream(torch.cuda.current_stream(target.device))
 
 
 def pending_copies(targets: Sequence[Target]) -> list[Target]:

@@ -1,7 +1,8 @@
 """Batch normalization over the batches of all ranks together.
 
 Each rank publishes count, mean and sum of squared deviations of its batch, all of them combine these in fp64 in the order
-of ranks, so every rank normalizes with the same bits; a rank may have a smaller batch than others, or none.  Operations
+of ranks, so every rank normalizes with the same bits; a rank may have a smaller batch than others, or none.  Statistics
+are combined on the host, whatever device the batch is on: they pass there anyway, and some devices have no fp64.  Operations
 carry a number of their layer, which it takes when it first meets other ranks: layers that are built and never used shift
 nothing.
 """
@@ -45,7 +46,7 @@ def _dimensions(tensor: torch.Tensor) -> list[int]:
 
 
 def _along_channels(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    return values.to(_exact(like)).view([1, -1] + [1] * (like.dim() - 2))
+    return values.to(_exact(like)).to(like.device).view([1, -1] + [1] * (like.dim() - 2))
 
 
 def _exact(tensor: torch.Tensor) -> torch.dtype:
@@ -54,13 +55,15 @@ def _exact(tensor: torch.Tensor) -> torch.dtype:
 
 
 def _local_statistics(tensor: torch.Tensor) -> torch.Tensor:
-    """Mean and sum of squared deviations of each channel, and the count, in one row."""
+    """Mean and sum of squared deviations of each channel, and the count, in one row on the host."""
     channels = tensor.shape[1]
     count = tensor.numel() // channels if channels else 0
     if not count:
-        return tensor.new_zeros(2 * channels + 1, dtype=torch.float64)
-    variance, mean = torch.var_mean(tensor.to(_exact(tensor)), _dimensions(tensor), correction=0)
-    return torch.cat([mean.double(), variance.double() * count, mean.new_tensor([count], dtype=torch.float64)])
+        return torch.zeros(2 * channels + 1, dtype=torch.float64, device="cpu")
+    variance, mean = (
+        torch.stack(torch.var_mean(tensor.to(_exact(tensor)), _dimensions(tensor), correction=0)).cpu().double()
+    )
+    return torch.cat([mean, variance * count, mean.new_tensor([count])])
 
 
 def _combine(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -108,7 +111,7 @@ class _Normalize(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> Any:
         tensor, weight, bias, mean, scale, total = ctx.saved_tensors
         grad, centered = grad.to(_exact(tensor)), tensor - _along_channels(mean, tensor)
-        sums = torch.stack([grad.sum(_dimensions(tensor)), (grad * centered).sum(_dimensions(tensor))]).double()
+        sums = torch.stack([grad.sum(_dimensions(tensor)), (grad * centered).sum(_dimensions(tensor))]).cpu().double()
         of_bias, of_weight = sums[0], sums[1] * scale
         # Also where this rank's input needs no gradient: another rank's may.
         everywhere = sums.clone()
@@ -117,11 +120,11 @@ class _Normalize(torch.autograd.Function):
         )
         grad_mean, along = everywhere[0] / total, everywhere[1] * scale**2 / total
         of_input = grad - _along_channels(grad_mean, tensor) - centered * _along_channels(along, tensor)
-        of_input = of_input * _along_channels(scale if weight is None else scale * weight, tensor)
+        of_input = of_input * _along_channels(scale if weight is None else scale * weight.cpu(), tensor)
         return (
             of_input.to(tensor.dtype),
-            None if weight is None else of_weight.to(weight.dtype),
-            None if bias is None else of_bias.to(bias.dtype),
+            None if weight is None else of_weight.to(weight.dtype).to(weight.device),
+            None if bias is None else of_bias.to(bias.dtype).to(bias.device),
             None,
             None,
             None,
@@ -191,7 +194,7 @@ class SyncBatchNorm(_BatchNorm):
                 factor = 1.0 / float(self.num_batches_tracked)
         for running, seen in ((self.running_mean, mean), (self.running_var, variance)):
             if running is not None:
-                running.mul_(1 - factor).add_(seen.to(running.dtype), alpha=factor)
+                running.mul_(1 - factor).add_(seen.to(running.dtype).to(running.device), alpha=factor)
 
     @classmethod
     def convert_sync_batchnorm(

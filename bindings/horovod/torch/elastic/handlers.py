@@ -133,7 +133,7 @@ class OptimizerStateHandler(StateHandler):
     def sync(self) -> None:
         """Broadcasts options and state; LBFGS's as one object."""
         if isinstance(self.value, torch.optim.LBFGS):
-            load_exactly(self.value, broadcast_object(self.value.state_dict(), name="elastic.optimizer"))
+            load_exactly(self.value, broadcast_object(_on_host(self.value.state_dict()), name="elastic.optimizer"))
         else:
             broadcast_optimizer_state(self.value, root_rank=0)
 
@@ -157,6 +157,15 @@ def load_exactly(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> Non
     original = vars(optimizer).get("_original")
     if original is not None:
         share_state(optimizer, original)
+
+
+def _on_host(value: Any) -> Any:
+    """With tensors in host memory: an object with one on a device would come to the root's device on every rank."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu()
+    if isinstance(value, dict):
+        return {key: _on_host(entry) for key, entry in value.items()}
+    return [_on_host(entry) for entry in value] if isinstance(value, list) else value
 
 
 def _keep_dtypes(loaded: Any, saved: Any) -> None:
