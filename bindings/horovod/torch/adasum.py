@@ -67,12 +67,29 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
         """As in torch; a GradScaler that finds a gradient, or one that is not finite, finds one on all ranks."""
         groups: list[dict[str, Any]] = self.__dict__["param_groups"]
         if is_scaler_asking():
-            return _with_others(groups)
+            return self._with_others(groups)
         return groups
 
     @param_groups.setter
     def param_groups(self, groups: list[dict[str, Any]]) -> None:
         self.__dict__["param_groups"] = groups
+
+    def _with_others(self, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The groups with a parameter that stands for the other ranks': its gradient is infinite if one of theirs is not finite.
+
+        Then all ranks skip the step or none does, also a rank that has no gradients, where a scaler refuses to step.
+        """
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        is_bad = not all(bool(torch.isfinite(_values(g)).all()) for g in gradients)
+        mine = torch.tensor([is_bad, bool(gradients)], device="cpu")
+        anywhere = synchronize(allreduce_async_(mine, name="adasum.not_finite", op=int(ReduceOp.MAX)))
+        is_bad_somewhere, has_any = anywhere.tolist()
+        if not has_any:
+            return groups
+        others = torch.zeros(1, device=parameters[0].device)
+        others.grad = torch.full_like(others, float("inf") if is_bad_somewhere else 0.0)
+        return [*groups, {"params": [others]}]
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Kept for compatibility: gradients are summed until ``step``, however many passes there are."""
@@ -116,25 +133,6 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
             started.append((allreduce_async_(change, name=name, op=int(ReduceOp.ADASUM)), context))
         for parameter, old, (handle, context) in zip(parameters, before, started, strict=True):
             parameter.copy_(old + self._compression.decompress(synchronize(handle), context))
-
-
-@torch.compiler.disable
-def _with_others(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The groups with a parameter that stands for the other ranks': its gradient is infinite if one of theirs is not finite.
-
-    Then all ranks skip the step or none does, also a rank that has no gradients, where a scaler refuses to step.
-    """
-    parameters = [parameter for group in groups for parameter in group["params"]]
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    is_bad = not all(bool(torch.isfinite(_values(g)).all()) for g in gradients)
-    mine = torch.tensor([is_bad, bool(gradients)], device="cpu")
-    anywhere = synchronize(allreduce_async_(mine, name="adasum.not_finite", op=int(ReduceOp.MAX)))
-    is_bad_somewhere, has_any = anywhere.tolist()
-    if not has_any:
-        return groups
-    others = torch.zeros(1, device=parameters[0].device)
-    others.grad = torch.full_like(others, float("inf") if is_bad_somewhere else 0.0)
-    return [*groups, {"params": [others]}]
 
 
 def _values(gradient: torch.Tensor) -> torch.Tensor:

@@ -69,13 +69,11 @@ class Slot:
     def strides_of(self, gradient: torch.Tensor) -> tuple[int, ...]:
         """The gradient's strides; if it has gaps or overlaps, those that autograd would give it."""
         strides = gradient.stride()
-        if strides == self.strides or strides == dense_strides(gradient):
-            return strides
-        return dense_strides(self.parameter)
+        return strides if strides == dense_strides(gradient) else dense_strides(self.parameter)
 
     def has_layout(self, strides: tuple[int, ...]) -> bool:
         """Whether a tensor with these strides lies in memory as the slot does."""
-        return strides == self.strides or is_same_layout(self.shape, strides, self.strides)
+        return is_same_layout(self.shape, strides, self.strides)
 
     def forget_step(self) -> None:
         """Ready for the next step."""

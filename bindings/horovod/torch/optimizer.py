@@ -32,7 +32,7 @@ from horovod.torch.settings import Settings
 __all__ = ["DistributedOptimizer"]
 
 _NOT_COPIED = frozenset({"step", "zero_grad", "_opt_called"})
-_NOT_COMPILED = frozenset({"_combine", "_step_with", "synchronize"})
+_NOT_COMPILED = frozenset({"_combine", "_step_with", "_with_others", "synchronize"})
 _OWN = frozenset(
     {
         "_by_scaler", "_hooks", "_original", "_parameter_names", "_reducer", "_should_synchronize", "_synchronized", "_warned",

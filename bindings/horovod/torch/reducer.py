@@ -176,9 +176,10 @@ class Reducer:
         if gradient.layout is not torch.strided:
             gradient = parameter.grad = lay_as(gradient.to_dense(), parameter)
         slot.check_shape(gradient)
+        strides = gradient.stride()
         if bucket.dtype is not gradient.dtype or self.settings.compression is not Compression.none:
             self._fill_compressed(slot, bucket, gradient)
-        elif not slot.has_layout(strides := slot.strides_of(gradient)):
+        elif strides != slot.strides and not slot.has_layout(strides := slot.strides_of(gradient)):
             gradient = bucket.fill_apart(slot, gradient, strides)
         elif gradient.data_ptr() != memory.addresses[slot.index] or gradient.stride() != strides:
             view = bucket.view(slot, strides)
