@@ -26,7 +26,10 @@ class Holdings:
     def beyond(self, before: Holdings) -> dict[str, list[str]]:
         """What is there now and was not before, by kind."""
         pairs = {kind: getattr(self, kind) - getattr(before, kind) for kind in self.__slots__}
-        return {kind: sorted(more.elements()) for kind, more in pairs.items() if more}
+        more = {kind: sorted(left.elements()) for kind, left in pairs.items() if left}
+        if "children" in more:
+            more["children"] = [f"{pid} {_name(pid)}" for pid in more["children"]]
+        return more
 
 
 def holdings() -> Holdings:
@@ -59,13 +62,14 @@ def _mapped() -> Counter[str]:
 
 
 def _children() -> list[str]:
+    """Numbers: a child has this process's name until its program runs, which may be after Popen has returned."""
     found = []
     for task in os.listdir("/proc/self/task"):
         try:
             pids = Path(f"/proc/self/task/{task}/children").read_text().split()
         except OSError:
             continue
-        found += [f"{pid} {_name(pid)}" for pid in pids]
+        found += pids
     return found
 
 

@@ -53,3 +53,20 @@ def test_a_child() -> None:
     assert "children" in holdings().beyond(before)
     child.communicate(b"\n")
     assert wait_until_no_more_than(before) == {}
+
+
+def test_a_child_that_takes_another_name_is_the_same_child() -> None:
+    """Right after its start it still has this process's name."""
+    child = subprocess.Popen(
+        ["sh", "-c", "read line; exec cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write("go\n")
+    before = holdings()
+    child.stdin.write("here\n")
+    child.stdin.flush()
+    assert child.stdout.readline() == "here\n"
+    more = holdings().beyond(before)
+    child.communicate()
+    assert more == {}

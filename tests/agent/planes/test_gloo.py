@@ -56,9 +56,13 @@ def test_a_host_without_torch_is_told_what_to_install(monkeypatch: pytest.Monkey
 
 @pytest.fixture
 def server() -> Iterator[GlooServer]:
+    """Closed at the end, and waited for: a machine with much to do may need long to load torch, after which it ends."""
     made = GlooServer(os.environ)
     yield made
+    process = made._process
     made.close()
+    if process is not None:
+        process.wait()
 
 
 def carrier(server: GlooServer) -> tuple[GlooCarrier, socket.socket]:
