@@ -44,6 +44,7 @@ __all__ = ["AgentClient"]
 _SMALL_BYTES = 64 << 10  # copied in under the lock; larger asynchronous payloads are staged before it is taken
 _GONE = OperationState.GONE
 _BOUND = OperationState.BOUND
+_PARKED = OperationState.PARKED
 _LEAVE_S = 10.0
 
 
@@ -217,21 +218,35 @@ class AgentClient(EpochMember):
                 self._engine.tag(op.handle, awaited)
         return awaited
 
+    def exit_concluding(self, op: AgentOp, status: int) -> None:
+        """``exit`` and ``conclude``; for one that went well under one lock, because this runs for every operation."""
+        if status != OK:
+            self.exit()
+            self.conclude(op, status)
+            return
+        with self._lock:
+            self._inside -= 1
+            self._book(op)
+
     def conclude(self, op: AgentOp, status: int) -> None:
         """The engine has freed the operation: books its outcome, once."""
         failure = None if status == OK else self._failure(op, status)
         with self._lock:
-            if op.over:
-                return
-            op.over = True
-            op.keep = None
-            op.failure = op.failure or failure
-            plan = op.plan
-            if plan is None or plan.limit is not None or op.state is OperationState.PARKED:
-                self._run(self._core.handle(Finished(op)))
-            else:
-                op.state = _GONE
-                plan.ops.pop(op, None)
+            if not op.over:
+                op.failure = op.failure or failure
+                self._book(op)
+
+    def _book(self, op: AgentOp) -> None:
+        if op.over:
+            return
+        op.over = True
+        op.keep = None
+        plan = op.plan
+        if plan is None or plan.limit is not None or op.state is _PARKED:
+            self._run(self._core.handle(Finished(op)))
+        else:
+            op.state = _GONE
+            plan.ops.pop(op, None)
 
     def error(self, op: AgentOp) -> Exception:
         """A fresh exception for a failed operation; it names the operation."""

@@ -8,6 +8,7 @@ ranks that run the same program make the same names.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 __all__ = ["HandleTable"]
@@ -18,19 +19,18 @@ T = TypeVar("T")
 class HandleTable(Generic[T]):
     """Thread-safe without a lock: ``next`` on a counter and single dictionary operations are atomic."""
 
-    __slots__ = ("_counter", "_entries")
+    __slots__ = ("_entries", "advance")
+
+    advance: Callable[[], int]
+    """The next handle; nothing is stored under it yet.  The counter's own method: every operation calls it."""
 
     def __init__(self) -> None:
-        self._counter = itertools.count()
+        self.advance = itertools.count().__next__
         self._entries: dict[int, T] = {}
-
-    def advance(self) -> int:
-        """The next handle; nothing is stored under it yet."""
-        return next(self._counter)
 
     def advance_to(self, handle: int) -> None:
         """The next handle is this one; a later one where as many, or all but one, were given out already."""
-        while next(self._counter) < handle - 1:
+        while self.advance() < handle - 1:
             pass
 
     def put(self, handle: int, entry: T) -> None:
@@ -51,4 +51,4 @@ class HandleTable(Generic[T]):
     def reset(self) -> None:
         """After shutdown: no entries, and the counter starts again."""
         self._entries.clear()
-        self._counter = itertools.count()
+        self.advance = itertools.count().__next__

@@ -66,12 +66,14 @@ class AgentOp(Operation):
             while status == PENDING:
                 shown = client.show(self, shown)
                 status = engine.wait(self.handle, _SLICE_MS)
-        finally:
+        except BaseException:
             client.exit()
-        self._arrived(status)
+            raise
+        self._exit(status)
 
-    def _arrived(self, status: int) -> None:
-        self.client.conclude(self, status)
+    def _exit(self, status: int) -> None:
+        """Leaves the engine, which is through with this operation."""
+        self.client.exit_concluding(self, status)
 
     def poll(self) -> bool:
         """True when wait() would return or raise at once."""
@@ -79,14 +81,16 @@ class AgentOp(Operation):
             return True
         engine = self.client.enter()
         try:
-            if engine.poll(self.handle) == PENDING:
-                return False
-            status = engine.wait(self.handle, 0)
-        finally:
+            status = engine.poll(self.handle)
+            if status != PENDING:
+                status = engine.wait(self.handle, 0)
+        except BaseException:
             self.client.exit()
+            raise
         if status == PENDING:
+            self.client.exit()
             return False
-        self._arrived(status)
+        self._exit(status)
         return True
 
     @property
@@ -110,7 +114,8 @@ class AgentPullOp(AgentOp):
         if not self.ready:
             super().wait()
 
-    def _arrived(self, status: int) -> None:
+    def _exit(self, status: int) -> None:
+        self.client.exit()
         if status == OK:
             self.ready = True
             self.keep = None
@@ -161,9 +166,10 @@ class AgentPullOp(AgentOp):
         engine = self.client.enter()
         try:
             engine.done(self.handle)
-        finally:
+        except BaseException:
             self.client.exit()
-        self.client.conclude(self, OK)
+            raise
+        self.client.exit_concluding(self, OK)
 
     def _read(self, member: int) -> tuple[tuple[int, ...], int]:
         engine = self._enter()

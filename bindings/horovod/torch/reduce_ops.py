@@ -35,6 +35,7 @@ from horovod.torch.staging import (
     check_apart,
     in_place_target,
     is_direct,
+    is_direct_real,
     new_like,
     pending_copies,
     wire_copy,
@@ -57,7 +58,7 @@ handle_average_backwards_compatibility = get_average_backwards_compatibility_fun
 _AVERAGE = int(ReduceOp.AVERAGE)
 _strided = torch.strided
 
-# What the hot path finds: a signature and the bytes of its tensor.
+# What the hot path finds: a signature and the bytes of its tensor.  None of complex ones: is_direct_real.
 _HOT_CAPACITY = 4096
 _hot: dict[object, tuple[Any, int]] = {}
 
@@ -192,7 +193,7 @@ def _start_one(
         hot = _hot.get(key)
     except (AttributeError, TypeError):  # an argument is wrong: the slow way says which
         key = hot = None
-    if hot is None or not (tensor.layout is _strided and is_direct(tensor)):
+    if hot is None or not (tensor.layout is _strided and is_direct_real(tensor)):
         handle = start(*_start([tensor], in_place, None, name, chosen, (prescale, postscale), process_set, False))
         _remember_hot(tensor, chosen, name, prescale, postscale, process_set, key)
         return handle
@@ -221,8 +222,8 @@ def _remember_hot(
     process_set: ProcessSet,
     key: object,
 ) -> None:
-    """The next call of this kind will be hot, if the engine can work on such tensors directly."""
-    if key is None or not is_direct(tensor) or op == ReduceOp.ADASUM:
+    """The next call of this kind will be hot, if the engine can work on such tensors directly, whatever their values."""
+    if key is None or not is_direct(tensor) or tensor.is_complex() or op == ReduceOp.ADASUM:
         return
     signature = make_signature(
         CollectiveKind.ALLREDUCE, name, tensor.dtype, [tensor.shape], set_id_of(process_set),
@@ -283,7 +284,7 @@ def allreduce_(
         hot = _hot.get(key)
     except (AttributeError, TypeError):  # an argument is wrong: the slow way says which
         key = hot = None
-    if hot is None or not (tensor.layout is _strided and is_direct(tensor)):
+    if hot is None or not (tensor.layout is _strided and is_direct_real(tensor)):
         return _reduce_slowly(tensor, chosen, name, prescale_factor, postscale_factor, process_set, key)
     signature, nbytes = hot
     handle = handles.advance()

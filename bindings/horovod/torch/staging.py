@@ -25,6 +25,7 @@ __all__ = [
     "copy_out",
     "in_place_target",
     "is_direct",
+    "is_direct_real",
     "new_like",
     "pending_copies",
     "wire_copy",
@@ -37,6 +38,11 @@ Target = tuple[torch.Tensor, torch.Tensor]
 def is_direct(tensor: torch.Tensor) -> bool:
     """Whether the engine can work on the tensor's own memory."""
     return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+
+
+def is_direct_real(tensor: torch.Tensor) -> bool:
+    """The same for a dense tensor of a dtype that has no conjugates: on the hot path each question counts."""
+    return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg()
 
 
 def wire_copy(tensor: torch.Tensor) -> torch.Tensor:
