@@ -9,7 +9,19 @@ import torch
 
 from tests.torch import standin
 
-__all__ = ["DEVICE", "is_exact", "same", "skip_reason"]
+__all__ = ["DEVICE", "NOT_BY_DEFAULT", "is_exact", "same", "skip_reason"]
+
+_RAISES = "a hook raises, which the stand-in can't survive"
+NOT_BY_DEFAULT = {
+    "tests.torch.checks_tensors.check_sparse_tensors": "the stand-in has no CSR tensors",
+    "tests.torch.checks_numerics.check_digest": "makes arrays of NumPy from tensors",
+    "tests.torch.checks_optimizer.check_accumulation": _RAISES,
+    "tests.torch.checks_optimizer.check_gradients_live_in_their_slots": "gradients of a device don't",
+    "tests.torch.checks_optimizer.check_tied_weights_and_checkpointing": "the stand-in has no autocast",
+    "tests.torch.checks_copies.check_options_are_copied": _RAISES,
+    "tests.torch.checks_refusals.check_a_parameter_that_has_changed_its_shape": _RAISES,
+}
+"""Checks that can't run where the stand-in is torch's default device, and why."""
 
 
 def skip_reason(kind: str) -> str | None:

@@ -14,7 +14,10 @@ import re
 import subprocess
 import sys
 import traceback
+import unittest
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import pytest
 
@@ -26,6 +29,19 @@ def checks_of(module_name: str) -> list[str]:
     """Names of the module's checks, in order."""
     module = importlib.import_module(module_name)
     return [name for name in vars(module) if name.startswith("check_")]
+
+
+def _default_device(label: str) -> AbstractContextManager[Any]:
+    """With HVD_TESTS_DEFAULT_DEVICE, tensors that don't say where they are go to the device of the checks."""
+    if not os.environ.get("HVD_TESTS_DEFAULT_DEVICE"):
+        return nullcontext()
+    import torch
+
+    from tests.torch.devices import DEVICE, NOT_BY_DEFAULT
+
+    if label in NOT_BY_DEFAULT:
+        raise unittest.SkipTest(NOT_BY_DEFAULT[label])
+    return torch.device(DEVICE)  # type: ignore[no-any-return]
 
 
 def run_checks(module_name: str) -> None:
@@ -40,7 +56,10 @@ def run_checks(module_name: str) -> None:
         check: Callable[[], None] = getattr(module, name)
         label = f"{module_name}.{name}"
         try:
-            check()
+            with _default_device(label):
+                check()
+        except unittest.SkipTest as reason:
+            print(f"SKIPPED {label}: {reason}", flush=True)
         except (Exception, pytest.fail.Exception):
             print(f"FAILED {label}\n{traceback.format_exc()}", flush=True)
         else:

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from tests.torch.conftest import _text
-from tests.torch.devices import skip_reason
+from tests.torch.devices import NOT_BY_DEFAULT, skip_reason
 from tests.torch.harness import Slots, checks_of, expect_passed
+from tests.torch.test_ranks import LABELS
+from tests.torch.test_ranks import MODULES as ALL
 
 pytestmark = pytest.mark.timeout(330)
 
@@ -43,6 +45,18 @@ def test_check(device: str, label: str, topology: Slots) -> None:
     # A new GPU or torch may have something to say that is none of our business.
     warnings = "default" if device == "cuda" else "error::UserWarning"
     expect_passed(topology, MODULES[device], label, warnings, device)
+
+
+@pytest.mark.slow  # two minutes
+@pytest.mark.parametrize("topology", [(2,)], indirect=True, ids=_text)
+@pytest.mark.parametrize("label", [label for label in LABELS if label not in NOT_BY_DEFAULT])
+def test_default_device(label: str, topology: Slots, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every other check once more, in a program whose tensors are on the device unless they say otherwise."""
+    reason = skip_reason("standin")
+    if reason is not None:
+        pytest.skip(reason)
+    monkeypatch.setenv("HVD_TESTS_DEFAULT_DEVICE", "1")
+    expect_passed(topology, ALL, label, device="standin")
 
 
 LEFT_ALONE = """

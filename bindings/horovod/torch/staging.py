@@ -89,9 +89,11 @@ def _overlaps_itself(tensor: torch.Tensor) -> bool:
 
 def check_apart(tensors: Sequence[torch.Tensor], what: str) -> None:
     """ValueError where tensors that are to be written in place share memory: each would be reduced with the other."""
-    spans = sorted((t.data_ptr(), t.data_ptr() + t.nbytes) for t in tensors if t.nbytes and is_direct(t))
-    for (_, end), (start, _) in itertools.pairwise(spans):
-        if start < end:
+    spans = sorted(
+        (str(t.device), t.data_ptr(), t.data_ptr() + t.nbytes) for t in tensors if t.nbytes and t.is_contiguous()
+    )
+    for (device, _, end), (other, start, _) in itertools.pairwise(spans):
+        if device == other and start < end:
             raise UsageError(f"{what}: tensors of a group share memory, so they can't be reduced in place together.")
 
 
