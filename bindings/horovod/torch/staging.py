@@ -37,7 +37,7 @@ Target = tuple[torch.Tensor, torch.Tensor]
 
 def is_direct(tensor: torch.Tensor) -> bool:
     """Whether the engine can work on the tensor's own memory."""
-    return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+    return is_direct_real(tensor) and not tensor.is_conj()
 
 
 def is_direct_real(tensor: torch.Tensor) -> bool:
